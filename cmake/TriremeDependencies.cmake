@@ -1,0 +1,64 @@
+# Everything that is not ours: Debian packages, and LibTorch from the private Python environment.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(tomlplusplus REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+
+# The torch wheel: an explicit TRIREME_PYTHON, or the environment that `make build` creates.
+set(TRIREME_PYTHON "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "Python that has the torch wheel")
+if(NOT TRIREME_TORCH_ROOT)
+  if(EXISTS "${TRIREME_PYTHON}")
+    execute_process(
+      COMMAND "${TRIREME_PYTHON}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+      OUTPUT_VARIABLE torch_root OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
+  set(TRIREME_TORCH_ROOT "${torch_root}" CACHE PATH "Folder of the torch package (holds include, lib, share)")
+endif()
+
+# fmt: the wheel ships it and its headers shadow Debian's, so the wheel's copy, header-only, is the one that everyone uses.
+add_library(trireme_fmt INTERFACE)
+if(EXISTS "${TRIREME_TORCH_ROOT}/include/fmt/core.h")
+  file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/include-fmt")
+  file(CREATE_LINK "${TRIREME_TORCH_ROOT}/include/fmt" "${CMAKE_BINARY_DIR}/include-fmt/fmt" SYMBOLIC)
+  target_include_directories(trireme_fmt SYSTEM INTERFACE "${CMAKE_BINARY_DIR}/include-fmt")
+  target_compile_definitions(trireme_fmt INTERFACE FMT_HEADER_ONLY=1)
+elseif(NOT TRIREME_TORCH)
+  find_package(fmt REQUIRED)
+  target_link_libraries(trireme_fmt INTERFACE fmt::fmt-header-only)
+endif()
+
+if(TRIREME_TORCH)
+  if(NOT EXISTS "${TRIREME_TORCH_ROOT}/share/cmake/Torch/TorchConfig.cmake")
+    message(FATAL_ERROR
+      "LibTorch was not found. Run `make venv`, which puts the torch wheel into .venv, or pass "
+      "-DTRIREME_PYTHON=/path/to/python of an environment that has torch, or -DTRIREME_TORCH_ROOT=/path/to/torch.")
+  endif()
+  # A CUDA build of the wheel makes find_package(Torch) look for the CUDA toolkit, and stop with a message that does not help.
+  if(EXISTS "${TRIREME_TORCH_ROOT}/lib/libtorch_cuda.so")
+    find_program(TRIREME_NVCC nvcc HINTS ENV CUDA_HOME PATH_SUFFIXES bin)
+    if(NOT TRIREME_NVCC)
+      message(FATAL_ERROR
+        "The torch in ${TRIREME_TORCH_ROOT} is a CUDA build, and there is no CUDA toolkit (nvcc) on this machine. Either\n"
+        "  use the CPU build:   rm -rf .venv && TORCH_INDEX=https://download.pytorch.org/whl/cpu make venv\n"
+        "  or give the toolkit: CUDA_HOME=/path/to/cuda cmake --preset cuda")
+    endif()
+  endif()
+  list(PREPEND CMAKE_PREFIX_PATH "${TRIREME_TORCH_ROOT}")
+  find_package(Torch REQUIRED)
+  find_package(OpenMP REQUIRED)
+  # at::parallel_for is a header: in code compiled without OpenMP it silently runs on one thread.
+  # The wheel's own libgomp.so.1 has the same soname as Debian's and comes first in the run path, so there is one team.
+  add_library(trireme_torch INTERFACE)
+  target_include_directories(trireme_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+  target_link_libraries(trireme_torch INTERFACE ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX trireme_fmt)
+  separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
+  target_compile_options(trireme_torch INTERFACE ${torch_flags})
+  list(APPEND CMAKE_BUILD_RPATH "${TRIREME_TORCH_ROOT}/lib")
+endif()
+
+if(TRIREME_TESTS)
+  find_package(GTest REQUIRED)
+endif()
