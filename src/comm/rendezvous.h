@@ -1,0 +1,31 @@
+// Rendezvous: from the launcher's variables to a communicator of all ranks.
+//
+// The ranks meet at a c10d::TCPStore, compare their machines, and the first hands the arena to the others over a Unix
+// socket. A world of one rank needs none of it. Errors: InputError for what the user can mend (port taken, ranks on
+// several machines), WorkerError for a peer that did not come before the deadline.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/communicator.h"
+#include "comm/launch_environment.h"
+
+namespace trireme::comm {
+
+struct ConnectOptions {
+  std::string backend = "auto";                       ///< comm.backend: auto or shm
+  std::chrono::milliseconds timeout{600'000};         ///< deadline of each wait of the communicator
+  std::chrono::milliseconds connect_timeout{60'000};  ///< deadline of the whole rendezvous
+  /// With master_port = 0: how rank 0 tells the port that it got, and how the others learn it (a status page of the
+  /// launcher). await_port throws when the time is over.
+  std::function<void(int)> publish_port;
+  std::function<int(std::chrono::milliseconds)> await_port;
+};
+
+/// The communicator of all ranks, axis name "world". Collective.
+std::shared_ptr<Communicator> connect(const LaunchEnvironment& environment, const ConnectOptions& options);
+
+}  // namespace trireme::comm
