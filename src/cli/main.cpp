@@ -1,0 +1,116 @@
+// Entry of the program `trireme`: the command line, and the one place where an error becomes a message and an exit
+// code.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/commands.h"
+
+namespace {
+
+using trireme::ExitCode;
+
+int fail(ExitCode code, const std::string& message) {
+  // One write: the lines of several processes on one terminal must not mix.
+  const std::string text = "trireme: error: " + message + (message.ends_with('\n') ? "" : "\n");
+  std::fflush(stdout);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+  return static_cast<int>(code);
+}
+
+void add_commands(CLI::App& app) {
+#ifdef TRIREME_HAS_TRAIN
+  trireme::cli::add_train(app);
+#endif
+#ifdef TRIREME_HAS_LAUNCH
+  trireme::cli::add_launch(app);
+#endif
+#ifdef TRIREME_HAS_DATA
+  trireme::cli::add_data(app);
+#endif
+#ifdef TRIREME_HAS_GENERATE
+  trireme::cli::add_generate(app);
+#endif
+#ifdef TRIREME_HAS_EVAL
+  trireme::cli::add_eval(app);
+#endif
+#ifdef TRIREME_HAS_INSPECT
+  trireme::cli::add_inspect(app);
+#endif
+#ifdef TRIREME_HAS_BENCH
+  trireme::cli::add_bench(app);
+#endif
+#ifdef TRIREME_HAS_CONFIG
+  trireme::cli::add_config(app);
+#endif
+}
+
+/// What the user typed does not parse: say what, name the nearest command, and where help is.
+int fail_to_parse(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  std::string help = "trireme";
+  const CLI::App* deepest = &app;
+  for (auto chosen = deepest->get_subcommands(); !chosen.empty(); chosen = deepest->get_subcommands()) {
+    deepest = chosen.front();
+    help += " " + deepest->get_name();
+  }
+  std::string message = error.what();
+  std::vector<std::string> commands;
+  for (const CLI::App* command : deepest->get_subcommands([](const CLI::App*) { return true; })) {
+    commands.push_back(command->get_name());
+  }
+  // The word after the commands that were understood is the one that was not, when commands are expected there.
+  const int depth = static_cast<int>(std::count(help.begin(), help.end(), ' ')) + 1;
+  if (!commands.empty() && depth < argc && argv[depth][0] != '-') {
+    message = "there is no command `" + help.substr(0, help.size()) + " " + argv[depth] + "`";
+    const std::string near = trireme::nearest(argv[depth], commands);
+    if (!near.empty()) {
+      message += "; did you mean `" + help + " " + near + "`?";
+    } else {
+      message += "; there are:";
+      for (const std::string& command : commands) message += " " + command;
+    }
+  }
+  return fail(ExitCode::bad_input, message + "\nTry `" + help + " --help`.");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Trireme trains large language models, on one machine or many."};
+  app.name("trireme");
+  app.set_version_flag("--version", "trireme " TRIREME_VERSION);
+  app.set_help_all_flag("--help-all", "Help of every command");
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  trireme train configs/tiny.toml                 seconds, needs no download\n"
+      "  trireme train configs/sotu.toml --workers 2     two workers on this machine\n"
+      "  trireme config --all                            every option, with what it means\n"
+      "\n"
+      "Exit codes: 0 done, 1 internal error, 2 bad input, 3 a worker failed, 4 a plan does not fit,\n"
+      "5 stopped by a signal or a limit after saving.");
+  try {
+    add_commands(app);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::RuntimeError& ended) {
+      return ended.get_exit_code();
+    } catch (const CLI::ParseError& error) {
+      // Help and version travel as exceptions with code 0.
+      if (error.get_exit_code() == 0) return app.exit(error);
+      return fail_to_parse(app, error, argc, argv);
+    }
+    return static_cast<int>(ExitCode::done);
+  } catch (const trireme::Error& error) {
+    return fail(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::internal, "out of memory");
+  } catch (const std::exception& error) {
+    return fail(ExitCode::internal, error.what());
+  }
+}
