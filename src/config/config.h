@@ -1,0 +1,170 @@
+// What a run is: one struct a section of the config file, members named exactly as the keys.
+//
+// The defaults of all options stand here, and nowhere else; their help, ranges and choices stand in options.cpp, one
+// line of thought an option. Parsing, --set, `trireme config`, the documentation page and validation all come from that
+// table.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "describe/model_shape.h"
+
+namespace trireme::config {
+
+enum class Device { cpu, cuda };
+enum class Precision { bf16, fp32, fp64 };
+enum class Recompute { none, full };
+enum class LrScheduleName { cosine, linear, constant };
+enum class CommBackend { automatic, shm };
+
+struct RunConfig {
+  std::filesystem::path dir;  ///< against the working folder; default runs/<name of the config file>
+  int64_t seed = 0;
+  Device device = Device::cpu;
+  double time_limit_minutes = 0;  ///< 0: none
+};
+
+/// The resolved shape: the preset's numbers with explicit keys on top. `preset` says only where it started.
+struct ModelConfig : describe::ModelShape {
+  std::string preset;  ///< "": every number was given
+};
+
+struct DataConfig {
+  std::filesystem::path path;       ///< folder of prepared token shards; absolute after loading
+  std::filesystem::path eval_path;  ///< the same for held-out text; empty: none
+  std::vector<std::string> text;    ///< files, folders or globs that `path` is prepared from on first use
+  std::vector<std::string> eval_text;
+  int64_t vocab = 4096;   ///< size of the tokenizer that is trained on first use
+  std::string generator;  ///< "synthetic-english": writes the text itself on first use; "": none
+};
+
+struct TrainConfig {
+  int64_t steps = 1000;
+  int64_t stop_after = 0;          ///< save and end after this step; 0: run to `steps`
+  int64_t seq_len = 512;           ///< tokens
+  int64_t micro_batch_size = 8;    ///< sequences a worker handles at once
+  int64_t global_batch_size = -1;  ///< sequences a step, all workers; -1 until resolve_world: micro x data ranks
+  Precision precision = Precision::bf16;
+  std::string gradient_dtype = "fp32";
+  double clip_grad_norm = 1.0;  ///< 0: no clipping
+  Recompute recompute = Recompute::none;
+};
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+};
+
+/// Warm-up, a plateau at optimizer.lr, then decay over the last `decay_steps` before the horizon `steps`.
+struct LrScheduleConfig {
+  LrScheduleName name = LrScheduleName::cosine;
+  int64_t warmup_steps = 100;
+  int64_t steps = -1;        ///< the horizon; -1 in a file: train.steps. Never -1 after loading
+  int64_t decay_steps = -1;  ///< -1 in a file: all steps after warm-up (constant: 0). Never -1 after loading
+  double min_ratio = 0.1;    ///< of optimizer.lr, reached at the horizon
+};
+
+struct ParallelConfig {
+  int64_t data = -1;  ///< data ranks; -1 until resolve_world: what the other axes leave of the world
+  std::string shard = "none";
+  int64_t shard_size = -1;
+  int64_t tensor = 1;
+  int64_t context = 1;
+  int64_t pipeline = 1;
+  int64_t expert = 1;
+  std::vector<std::string> order = {"pipeline", "data", "context", "tensor"};  ///< outermost axis first
+  std::string schedule = "1f1b";
+  int64_t virtual_stages = 1;
+};
+
+struct CommConfig {
+  CommBackend backend = CommBackend::automatic;
+  double timeout_s = 300;
+};
+
+struct CheckpointConfig {
+  int64_t interval = 500;      ///< steps; 0: only the last
+  int64_t keep = 3;            ///< newest ones kept; 0: all
+  bool resume = true;          ///< go on from the newest complete checkpoint of run.dir
+  std::filesystem::path load;  ///< a checkpoint to start from when there is none to resume; empty: none
+};
+
+struct EvalConfig {
+  int64_t interval = 500;  ///< steps; 0: never
+  int64_t tokens = 0;      ///< at most so many tokens an evaluation; 0: the whole held-out text
+};
+
+struct MetricsConfig {
+  int64_t interval = 10;  ///< steps a line
+  bool layer_grad_norms = false;
+};
+
+struct MemoryConfig {
+  bool caching_allocator = true;
+};
+
+struct Config {
+  RunConfig run;
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  LrScheduleConfig lr_schedule;
+  ParallelConfig parallel;
+  CommConfig comm;
+  CheckpointConfig checkpoint;
+  EvalConfig eval;
+  MetricsConfig metrics;
+  MemoryConfig memory;
+};
+
+/// Reads a TOML file, puts `overrides` ("section.key=value", the value as TOML or a bare word) on top, fills in what
+/// follows from other options, and checks everything. Relative data paths are taken from the config file's folder and
+/// made absolute; run.dir and checkpoint.load from the working folder. Throws one InputError that holds every fault
+/// found, each with its full key.
+Config load_config(const std::filesystem::path& path, std::span<const std::string> overrides = {});
+
+/// The same from text: `folder` is what data paths are relative to, `name` is what messages call the file and what
+/// the default run.dir is named after.
+Config parse_config(std::string_view toml, const std::string& name, const std::filesystem::path& folder,
+                    std::span<const std::string> overrides = {});
+
+/// Every option with its value, as a TOML file that load_config reads back to an equal Config.
+std::string to_toml(const Config& config);
+
+/// Makes the config that of a world of `world` workers: fills in parallel.data and train.global_batch_size where they
+/// are -1, checks that the axes multiply to the world and that
+///   global_batch_size = micro_batch_size x data ranks x accumulation
+/// holds. Returns the accumulation: micro-batches a worker handles one after the other in a step.
+/// Throws InputError with the arithmetic and the nearest numbers that work.
+int64_t resolve_world(Config& config, int64_t world);
+
+/// An option that two configs give different values.
+struct Difference {
+  std::string key;  ///< "section.key"
+  std::string was;  ///< as TOML
+  std::string is;
+  bool may_change = false;  ///< a resumed run may differ in it: it does not change what is learned
+};
+
+/// Differences between the config a checkpoint was written with and the one that wants to resume it, in the order of
+/// the table. Compare resolved configs (after resolve_world).
+std::vector<Difference> differences(const Config& was, const Config& is);
+
+/// Names as in the config file.
+std::string_view name_of(Device value);
+std::string_view name_of(Precision value);
+std::string_view name_of(Recompute value);
+std::string_view name_of(LrScheduleName value);
+std::string_view name_of(CommBackend value);
+
+}  // namespace trireme::config

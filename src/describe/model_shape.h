@@ -1,0 +1,88 @@
+// Shapes of models: the numbers that define a decoder, the published ones by name, and what follows from them alone
+// (parameters by role, floating-point operations a token).
+//
+// Nothing here knows of options, tensors or layouts: config/ fills a ModelShape, models/ builds it, reports describe
+// it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::describe {
+
+/// Rotary frequencies stretched for long contexts, as Llama 3.1 does it: wavelengths longer than
+/// original_max_seq_len / low_freq_factor are divided by `factor`, those shorter than original_max_seq_len /
+/// high_freq_factor stay, those between are interpolated. Source: meta-llama/llama-models, models/llama3/model.py,
+/// apply_scaling; the names are those of transformers' rope_scaling.
+struct RopeScaling {
+  double factor = 1.0;  ///< 1: frequencies stay as they are
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int64_t original_max_seq_len = 8192;
+
+  bool active() const { return factor != 1.0; }
+  bool operator==(const RopeScaling&) const = default;
+};
+
+/// A decoder-only transformer. `llama`: RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases.
+struct ModelShape {
+  std::string architecture = "llama";
+  int64_t layers = 0;       ///< transformer blocks
+  int64_t hidden = 0;       ///< width of the residual stream
+  int64_t heads = 0;        ///< query heads
+  int64_t kv_heads = 0;     ///< key and value heads; divides heads
+  int64_t head_dim = 0;     ///< features a head; even, since rotary turns pairs
+  int64_t ffn = 0;          ///< width between gate, up and down
+  int64_t vocab = 0;        ///< rows of the embedding
+  int64_t max_seq_len = 0;  ///< longest sequence the model is made for
+  bool tied = false;        ///< the head is the embedding's weight
+  double norm_eps = 1e-5;
+  double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
+
+  bool operator==(const ModelShape&) const = default;
+};
+
+/// A published or a small model of known shape.
+struct Preset {
+  std::string_view name;  ///< e.g. "llama3-8b"
+  ModelShape shape;
+  int64_t parameters = 0;   ///< published or counted total, which the tests hold count_parameters to
+  std::string_view source;  ///< where the numbers come from
+};
+
+/// All presets, smallest first within each family.
+std::span<const Preset> presets();
+/// Their names, in that order.
+std::vector<std::string> preset_names();
+/// The shape of a preset; throws InputError that names the nearest one when there is none of that name.
+const Preset& preset(std::string_view name);
+
+/// Numbers of parameters by role. A tied head counts as the embedding and `head` is 0.
+struct ParameterCounts {
+  int64_t embedding = 0;
+  int64_t attention = 0;
+  int64_t feed_forward = 0;
+  int64_t norm = 0;
+  int64_t head = 0;
+
+  int64_t total() const { return embedding + attention + feed_forward + norm + head; }
+};
+ParameterCounts count_parameters(const ModelShape& shape);
+
+/// How attention's two matrix products over the sequence are counted.
+enum class AttentionFlops {
+  full,    ///< as if every token saw the whole sequence: the convention of published MFU figures
+  causal,  ///< only what a causal mask leaves: a token sees (seq_len + 1) / 2 tokens on average
+};
+
+/// Floating-point operations of one token in training, forward and backward (2 a multiply-add; backward is twice
+/// forward; recomputation is not counted): 6 x (parameters that multiply) + 12 x layers x heads x head_dim x seq_len.
+/// Parameters that multiply are all but the embedding's table, which is only looked up; a tied table counts once, as
+/// the head. Source: Chowdhery et al., "PaLM", 2022, appendix B, where attention is not halved for causality.
+double model_flops_per_token(const ModelShape& shape, int64_t seq_len, AttentionFlops attention = AttentionFlops::full);
+
+}  // namespace trireme::describe
