@@ -71,9 +71,9 @@ void copy_box(const Box& part, const Box& source_box, const std::byte* source, c
               int64_t element_bytes);
 
 /// The part of a replicated fragment that replica number `fragment.replica` writes, found without communication: rows
-/// of dimension 0 are split evenly when the box has at least `split_bytes`, a smaller box goes whole to one replica
-/// chosen by a hash of its name and offset. Over all replicas each element is in exactly one part. Nothing when there
-/// is no share.
+/// of dimension 0 are split evenly when the box has at least `split_bytes` and a row for each, another box goes whole
+/// to one replica chosen by a hash of its name and offset. Over all replicas each element is in exactly one part.
+/// Nothing when there is no share.
 std::optional<Box> share_of_replica(const Fragment& fragment, int64_t split_bytes = int64_t{1} << 18);
 
 /// Throws InternalError, with the name, when a box does not lie in its shape or `replica` not in `replicas`.
