@@ -1,0 +1,121 @@
+#include "data/split_ascii.h"
+
+#include <array>
+#include <cstdint>
+
+namespace trireme::data {
+namespace {
+
+/// Class of a byte in the terms of the patterns: \p{L}, \p{N}, \s, the rest of ASCII, and what only the engine knows.
+enum Class : uint8_t { letter = 1, digit = 2, space = 4, other = 8, wide = 16 };
+
+constexpr std::array<uint8_t, 256> kClass = [] {
+  std::array<uint8_t, 256> table{};
+  for (int c = 0; c < 256; ++c) {
+    if (c >= 0x80) {
+      table[c] = wide;
+    } else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+      table[c] = letter;
+    } else if (c >= '0' && c <= '9') {
+      table[c] = digit;
+    } else if ((c >= '\t' && c <= '\r') || c == ' ') {
+      table[c] = space;
+    } else {
+      table[c] = other;
+    }
+  }
+  return table;
+}();
+
+/// A text and its classes; a position past the end has class 0.
+struct Reader {
+  std::string_view text;
+
+  uint8_t at(size_t i) const { return i < text.size() ? kClass[static_cast<unsigned char>(text[i])] : 0; }
+  char lower(size_t i) const { return static_cast<char>(text[i] | 0x20); }
+  bool newline(size_t i) const { return i < text.size() && (text[i] == '\n' || text[i] == '\r'); }
+  size_t skip(size_t i, uint8_t which) const {
+    while (at(i) == which) ++i;
+    return i;
+  }
+  /// End of a run of `which` from `i` on, or 0 when a wide character may continue it.
+  size_t run(size_t i, uint8_t which) const {
+    i = skip(i, which);
+    return at(i) == wide ? 0 : i;
+  }
+};
+
+/// `\s+(?!\S)|\s+` over the whitespace run [begin, end): all of it at the end of the text, else all but its last
+/// character, which goes with the next piece, unless it is the only one.
+size_t spaces_end(const Reader& r, size_t begin, size_t end) {
+  return end == r.text.size() || end == begin + 1 ? end : end - 1;
+}
+
+}  // namespace
+
+// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+size_t ascii_piece_end_cl100k(std::string_view text, size_t begin) {
+  const Reader r{text};
+  const uint8_t first = r.at(begin), second = r.at(begin + 1);
+  if (first == letter) return r.run(begin + 1, letter);
+  if (first == wide) return 0;
+  if (text[begin] == '\'') {
+    if (second == wide) return 0;  // U+017F folds to s
+    if (second == letter) {
+      const char c = r.lower(begin + 1);
+      if (c == 's' || c == 't' || c == 'm' || c == 'd') return begin + 2;
+      if (c == 'r' || c == 'v' || c == 'l') {
+        const uint8_t third = r.at(begin + 2);
+        if (third == wide) return 0;
+        if (third == letter && r.lower(begin + 2) == (c == 'l' ? 'l' : 'e')) return begin + 3;
+      }
+    }
+  }
+  if (first == digit) {
+    if (second != digit) return second == wide ? 0 : begin + 1;
+    const uint8_t third = r.at(begin + 2);
+    if (third != digit) return third == wide ? 0 : begin + 2;
+    return begin + 3;
+  }
+  if (!r.newline(begin)) {
+    if (second == letter) return r.run(begin + 2, letter);
+    if (second == wide) return 0;
+  }
+  if (first == other || (text[begin] == ' ' && second == other)) {
+    size_t end = r.run(begin + 1, other);
+    if (end == 0) return 0;
+    while (r.newline(end)) ++end;
+    return end;
+  }
+  const size_t end = r.run(begin + 1, space);
+  if (end == 0) return 0;
+  for (size_t i = end; i > begin; --i) {
+    if (r.newline(i - 1)) return i;
+  }
+  return spaces_end(r, begin, end);
+}
+
+// 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+size_t ascii_piece_end_gpt2(std::string_view text, size_t begin) {
+  const Reader r{text};
+  if (text[begin] == '\'' && begin + 1 < text.size()) {
+    const char c = text[begin + 1];
+    if (c == 's' || c == 't' || c == 'm' || c == 'd') return begin + 2;
+    if (begin + 2 < text.size() && (c == 'r' || c == 'v' || c == 'l') && text[begin + 2] == (c == 'l' ? 'l' : 'e')) {
+      return begin + 3;
+    }
+  }
+  size_t start = begin;
+  if (text[begin] == ' ') {
+    const uint8_t second = r.at(begin + 1);
+    if (second == wide) return 0;
+    if (second != space && second != 0) ++start;
+  }
+  const uint8_t kind = r.at(start);
+  if (kind == wide) return 0;
+  const size_t end = r.run(start + 1, kind);
+  if (end == 0 || kind != space) return end;
+  return spaces_end(r, begin, end);
+}
+
+}  // namespace trireme::data
