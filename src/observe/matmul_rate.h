@@ -1,0 +1,31 @@
+// This machine's matrix product rate: what MFU is measured against.
+//
+// Square products C = A B of one dtype through ATen, as the model's linears use it, on this process's thread team. The
+// best of several is taken: what disturbs a measurement only slows it down. Workers share the machine, so all of them
+// must measure at the same time for the sum of their rates to be the machine's: `together` is a barrier.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+
+namespace trireme::observe {
+
+struct MatmulRateOptions {
+  int64_t size = 2048;   ///< n of the n x n matrices; halved until one product takes at most a third of `seconds`
+  double seconds = 0.3;  ///< how long products are repeated; at least three are made
+  /// Called right before the repetitions begin and right after they end; empty: this process is alone.
+  std::function<void()> together;
+};
+
+struct MatmulRate {
+  double flops_per_second = 0;  ///< 2 n^3 / time of the best product
+  int64_t size = 0;             ///< the n that was used
+  int64_t repetitions = 0;
+  int threads = 0;
+};
+
+MatmulRate measure_matmul_rate(at::ScalarType dtype, const MatmulRateOptions& options = {});
+
+}  // namespace trireme::observe

@@ -1,0 +1,35 @@
+// What a worker's memory will be used for, from the shape alone, before anything is allocated.
+//
+// An estimate in the sense of a sum of the tensors that the step keeps: parameters, optimizer state and what operations
+// save for backward. Not in it: libraries and code (some 300 MiB with LibTorch), scratch of matrix products, and the
+// allocator's rounding (12 % on average). Source of the idea: Korthikanti et al., arXiv:2205.05198, section 4.1; the
+// terms are those of our own operations (ops/).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "describe/model_shape.h"
+
+namespace trireme::observe {
+
+struct MemoryItem {
+  std::string purpose;
+  int64_t bytes = 0;
+  std::string how;  ///< the arithmetic in words: "2 bytes a parameter"
+};
+
+struct MemoryOptions {
+  config::Precision precision = config::Precision::bf16;
+  config::Recompute recompute = config::Recompute::none;
+  int64_t micro_batch_size = 1;
+  int64_t seq_len = 1;
+};
+
+/// Purposes: weights, master weights (bf16 only), gradients, moments, activations, loss (logits of a chunk and the
+/// gradients that the fused loss keeps). For one worker that holds all parameters.
+std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const MemoryOptions& options);
+
+}  // namespace trireme::observe

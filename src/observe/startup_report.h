@@ -1,0 +1,61 @@
+// The report at the start of a run: what will be trained, on what, with which arithmetic, and where things will lie.
+//
+// A plain struct in, text out. Whoever fills it in (the trainer) knows the parts; this file knows only how to say it.
+// What is empty, or 0 where 0 makes no sense, is left out.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "observe/memory_estimate.h"
+
+namespace trireme::observe {
+
+struct StartupReport {
+  std::string version;  ///< of Trireme
+  std::string torch;    ///< of LibTorch
+
+  // Machine.
+  std::string host;
+  int64_t cores = 0;            ///< that this process may use
+  int64_t threads = 0;          ///< a worker's team
+  std::string instruction_set;  ///< ops::kernel_level()
+  int64_t memory_bytes = 0;     ///< of the machine, or the container's limit where that is less
+  int64_t workers = 1;
+  double matmul_flops_per_second = 0;  ///< all workers together; 0: not measured
+  int64_t matmul_size = 0;
+
+  /// Resolved (config::resolve_world).
+  config::Config config;
+  int64_t accumulation = 1;
+
+  /// Of one worker; empty: estimate_memory() from the config.
+  std::vector<MemoryItem> memory;
+
+  // Data.
+  int64_t train_documents = 0;
+  int64_t train_tokens = 0;
+  int64_t train_bytes = 0;  ///< of text
+  int64_t eval_documents = 0;
+  int64_t eval_tokens = 0;
+  int64_t eval_bytes = 0;
+
+  int64_t first_step = 0;              ///< finished steps at the start; > 0: resumed
+  std::filesystem::path resumed_from;  ///< a checkpoint; empty: fresh weights
+};
+
+/// Several lines, each ending with a newline.
+std::string to_text(const StartupReport& report);
+
+/// "global batch 32 sequences = 8 micro x 2 data ranks x 2 accumulation = 16,384 tokens a step"
+std::string batch_arithmetic(int64_t micro_batch_size, int64_t data_ranks, int64_t accumulation, int64_t seq_len);
+
+/// What the operating system says of this machine.
+std::string host_name();
+int64_t usable_cores();         ///< the affinity mask's, cut to the container's CPU quota (rounded up)
+int64_t usable_memory_bytes();  ///< physical, or the container's limit where that is less
+
+}  // namespace trireme::observe

@@ -1,0 +1,42 @@
+// What is known about a step, and about an evaluation, when it has ended: the trainer fills it in, metrics.jsonl and
+// the console show it. docs/metrics.md says what each number means.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trireme::observe {
+
+/// One training step, or the interval of `metrics.interval` steps that ends with it: rates and times are then means
+/// over the interval (see ThroughputMeter), loss and norms are those of `step` itself.
+struct StepRecord {
+  int64_t step = 0;              ///< counted from 1: the number of finished steps
+  double loss = 0;               ///< mean over the valid tokens of the whole global batch, in nats
+  double grad_norm = 0;          ///< global 2-norm before clipping
+  double lr = 0;                 ///< of this step
+  int64_t tokens = 0;            ///< seen since the start of the run, all workers, this step included
+  double tokens_per_second = 0;  ///< all workers
+  double mfu = 0;                ///< model FLOPs a second / measured matmul rate of all workers; NaN: not measured
+  double step_time_s = 0;
+  double data_time_s = 0;     ///< waiting for the loader, within the step
+  double comm_exposed_s = 0;  ///< waiting for other workers, within the step
+  int64_t peak_memory_bytes = 0;
+  std::vector<std::pair<std::string, double>> layer_grad_norms;  ///< in the order of the model; empty: not asked for
+  bool skipped = false;                                          ///< a non-finite norm: no weight was changed
+  std::string skipped_parameter;                                 ///< the first parameter with a non-finite gradient
+  double seconds_left = 0;  ///< until the last step; for a person only, not in metrics.jsonl. Negative: not known
+};
+
+/// One pass over the held-out windows.
+struct EvalRecord {
+  int64_t step = 0;               ///< finished steps at that moment
+  double eval_loss = 0;           ///< mean over `tokens`, in nats
+  double eval_bits_per_byte = 0;  ///< sum of the losses / ln 2 / `bytes`
+  int64_t tokens = 0;             ///< that were predicted
+  int64_t bytes = 0;              ///< of text that they stand for
+  double seconds = 0;             ///< for a person only, not in metrics.jsonl
+};
+
+}  // namespace trireme::observe
