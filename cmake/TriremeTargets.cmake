@@ -23,6 +23,12 @@ function(trireme_precompile target)
     target_precompile_headers(trireme_pch PRIVATE <torch/torch.h> <fmt/format.h>)
   endif()
   target_precompile_headers(${target} REUSE_FROM trireme_pch)
+  # Executables are compiled with -fPIE by default; the header was compiled with -fPIC, and the two do not mix.
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
 endfunction()
 
 # trireme_test(name [TORCH] [SOAK] SOURCES ... DEPENDS ... [TIMEOUT s] [LABELS ...]): a GoogleTest binary run by ctest.

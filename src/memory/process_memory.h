@@ -1,0 +1,13 @@
+// What the operating system says this process uses.
+#pragma once
+
+#include <cstdint>
+
+namespace trireme::memory {
+
+/// Highest resident set size of this process in bytes (VmHWM): tensors, shared memory that it touched, and libraries.
+int64_t peak_resident_bytes();
+/// Minor and major page faults of this process so far.
+int64_t page_faults();
+
+}  // namespace trireme::memory

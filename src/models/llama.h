@@ -1,0 +1,36 @@
+// Llama: RMSNorm before attention and feed-forward, rotary positions, grouped queries, SwiGLU, no biases
+// (Touvron et al., arXiv:2302.13971 and 2307.09288; Grattafiori et al., arXiv:2407.21783).
+//
+// Logical tensors: embed.weight; blocks.I.{attention_norm, attention.{q,k,v,output}, feed_forward_norm,
+// feed_forward.{gate,up,down}}.weight; norm.weight; head.weight unless tied.
+// Initial values: truncated normal, 0.02 for all matrices (Llama's own and TorchTitan's), 0.02 / sqrt(2 layers) for the two
+// that write to the residual stream (GPT-2 paper, section 2.3), hidden^-1/2 for a head of its own (TorchTitan); norms 1.
+#pragma once
+
+#include "models/model.h"
+#include "ops/rotary.h"
+
+namespace trireme::models {
+
+class Llama final : public Model {
+ public:
+  Llama(describe::ModelShape shape, at::ScalarType dtype);
+
+  void prepare(at::Device device) override;
+  at::Tensor embed(const at::Tensor& tokens) override;
+  at::Tensor block(int64_t index, const at::Tensor& x, const at::Tensor& positions, ops::KeyValueCache* cache) override;
+  at::Tensor final_norm(const at::Tensor& x) override;
+  nn::Parameter& head() override { return *head_; }
+
+ private:
+  struct Block {
+    nn::Parameter *attention_norm, *qkv, *output, *feed_forward_norm, *gate_up, *down;
+  };
+
+  nn::Parameter *embedding_, *norm_, *head_;
+  std::vector<Block> blocks_;
+  ops::RotaryTable rotary_;
+  at::Tensor anchor_;
+};
+
+}  // namespace trireme::models

@@ -1,0 +1,61 @@
+#include "models/model.h"
+
+#include <torch/torch.h>
+
+#include "models/llama.h"
+#include "nn/recompute.h"
+#include "ops/dispatch.h"
+#include "ops/linear.h"
+#include "ops/linear_cross_entropy.h"
+
+namespace trireme::models {
+
+std::vector<nn::Parameter*> Model::parameters() const {
+  std::vector<nn::Parameter*> result;
+  for (const nn::Unit& unit : units_) result.insert(result.end(), unit.parameters.begin(), unit.parameters.end());
+  return result;
+}
+
+nn::Parameter* Model::add_parameter(std::vector<nn::LogicalTensor> parts, int64_t uses) {
+  parameters_.push_back(std::make_unique<nn::Parameter>(std::move(parts), dtype_, uses));
+  return parameters_.back().get();
+}
+
+Cache Model::make_cache(int64_t batch, int64_t capacity) const {
+  const auto options = parameters_.front()->value().options();
+  Cache cache;
+  for (int64_t i = 0; i < shape_.layers; ++i)
+    cache.push_back({at::zeros({batch, shape_.kv_heads, capacity, shape_.head_dim}, options),
+                     at::zeros({batch, shape_.kv_heads, capacity, shape_.head_dim}, options), 0});
+  return cache;
+}
+
+std::unique_ptr<Model> make_model(const describe::ModelShape& shape, at::ScalarType dtype) {
+  if (shape.architecture == "llama") return std::make_unique<Llama>(shape, dtype);
+  throw_input("model.architecture = \"{}\" is not built; llama is", shape.architecture);
+}
+
+at::Tensor make_positions(int64_t batch, int64_t seq, int64_t first, at::Device device) {
+  return at::arange(first, first + seq, at::TensorOptions(at::kLong).device(device)).repeat({batch});
+}
+
+at::Tensor forward(Model& model, const at::Tensor& tokens, bool recompute) {
+  const at::Tensor positions = make_positions(tokens.size(0), tokens.size(1), 0, tokens.device());
+  at::Tensor x = model.embed(tokens);
+  for (int64_t i = 0; i < model.shape().layers; ++i) {
+    const auto piece = [&model, i, positions](const at::Tensor& input) { return model.block(i, input, positions, nullptr); };
+    x = recompute && at::GradMode::is_enabled() ? nn::recompute(piece, x) : piece(x);
+  }
+  return model.final_norm(x);
+}
+
+at::Tensor logits(Model& model, const at::Tensor& tokens) {
+  return ops::linear(forward(model, tokens), model.head().weight());
+}
+
+at::Tensor loss(Model& model, const at::Tensor& tokens, const at::Tensor& labels, double scale, bool recompute) {
+  const at::Tensor hidden = forward(model, tokens, recompute);
+  return ops::linear_cross_entropy(hidden.reshape({-1, hidden.size(-1)}), model.head().weight(), labels.reshape({-1}), scale);
+}
+
+}  // namespace trireme::models

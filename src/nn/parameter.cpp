@@ -1,0 +1,120 @@
+#include "nn/parameter.h"
+
+#include <torch/torch.h>
+
+#include <numeric>
+
+#include "base/random.h"
+#include "ops/dispatch.h"
+
+namespace trireme::nn {
+namespace {
+
+int64_t product(const std::vector<int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+// `a.q.weight`, `a.k.weight` -> `a.q+k.weight`: what the names share at both ends, and the middles.
+std::string stacked_name(const std::vector<LogicalTensor>& parts) {
+  if (parts.size() == 1) return parts[0].name;
+  const std::string& first = parts[0].name;
+  size_t head = first.size(), tail = first.size();
+  for (const LogicalTensor& part : parts) {
+    size_t same = 0;
+    while (same < std::min(head, part.name.size()) && part.name[same] == first[same]) ++same;
+    head = same;
+    same = 0;
+    while (same < std::min(tail, part.name.size()) && part.name[part.name.size() - 1 - same] == first[first.size() - 1 - same])
+      ++same;
+    tail = same;
+  }
+  std::string name = first.substr(0, head);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t length = parts[i].name.size();
+    if (i > 0) name += '+';
+    if (length > head + tail) name += parts[i].name.substr(head, length - head - tail);
+  }
+  return name + first.substr(first.size() - tail);
+}
+
+}  // namespace
+
+int64_t LogicalTensor::elements() const { return product(shape); }
+int64_t Fragment::elements() const { return product(size); }
+
+Parameter::Parameter(std::vector<LogicalTensor> parts, at::ScalarType dtype, int64_t uses)
+    : parts_(std::move(parts)), dtype_(dtype), uses_(uses) {
+  TRIREME_CHECK(!parts_.empty(), "a parameter without parts");
+  name_ = stacked_name(parts_);
+  shape_ = parts_[0].shape;
+  for (size_t i = 1; i < parts_.size(); ++i) {
+    TRIREME_CHECK(std::equal(shape_.begin() + 1, shape_.end(), parts_[i].shape.begin() + 1, parts_[i].shape.end()),
+                  "the parts of {} differ in more than dimension 0", name_);
+    shape_[0] += parts_[i].shape[0];
+  }
+  value_ = at::empty(shape_, at::TensorOptions(dtype_).device(at::kMeta));
+}
+
+int64_t Parameter::elements() const { return product(shape_); }
+
+std::vector<Fragment> Parameter::fragments() const {
+  std::vector<Fragment> result;
+  int64_t offset = 0;
+  for (const LogicalTensor& part : parts_) {
+    result.push_back({&part, std::vector<int64_t>(part.shape.size(), 0), part.shape, offset});
+    offset += part.elements();
+  }
+  return result;
+}
+
+void Parameter::bind(const at::Tensor& value, const at::Tensor& master, const at::Tensor& gradient) {
+  const auto statistics = ops::compute_type(dtype_);
+  TRIREME_CHECK(value.sizes() == shape_ && master.sizes() == shape_ && gradient.sizes() == shape_, "shapes of {}", name_);
+  TRIREME_CHECK(value.scalar_type() == dtype_ && master.scalar_type() == statistics && gradient.scalar_type() == statistics,
+                "types of {}", name_);
+  value_ = value;
+  master_ = master;
+  gradient_ = gradient;
+}
+
+ops::Weight Parameter::weight() { return {value_, at::GradMode::is_enabled() && gradient_.defined() ? this : nullptr}; }
+
+void Parameter::expect_gradients(int64_t micro_batches, std::function<void(Parameter&)> on_complete) {
+  expected_ = uses_ * micro_batches;
+  arrived_ = 0;
+  on_complete_ = std::move(on_complete);
+}
+
+ops::GradientTarget Parameter::target() {
+  TRIREME_CHECK(arrived_ < expected_, "gradient {} of {} arrived, {} were expected", arrived_ + 1, name_, expected_);
+  return {gradient_, arrived_ > 0};
+}
+
+void Parameter::delivered() {
+  if (++arrived_ == expected_ && on_complete_) on_complete_(*this);
+}
+
+void initialize(const LogicalTensor& logical, int64_t first, const at::Tensor& values, uint64_t seed) {
+  if (logical.init.kind == Init::Kind::ones) {
+    values.fill_(1);
+    return;
+  }
+  const random::Key key = random::make_key(seed, "init/" + logical.name);
+  const double deviation = logical.init.standard_deviation;
+  const at::Tensor host = ops::on_cpu(values) ? values : at::empty_like(values, values.options().device(at::kCPU));
+  ops::dispatch(host.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::is_same_v<T, ops::Compute<T>>) {
+      T* to = ops::data<T>(host);
+      ops::parallel_rows(host.numel(), 100, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          to[i] = static_cast<T>(deviation * random::truncated_normal(key, static_cast<uint64_t>(first + i), 3.0));
+      });
+    } else {
+      throw_internal("initial values are drawn in fp32 or fp64");
+    }
+  });
+  if (!host.is_same(values)) values.copy_(host);
+}
+
+}  // namespace trireme::nn

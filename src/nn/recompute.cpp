@@ -1,0 +1,45 @@
+#include "nn/recompute.h"
+
+#include <torch/torch.h>
+
+namespace trireme::nn {
+namespace {
+
+using Piece = std::function<at::Tensor(const at::Tensor&)>;
+
+// saved_data holds IValues; a capsule's intrusive pointer keeps the piece alive as long as the graph.
+struct Holder : torch::CustomClassHolder {
+  explicit Holder(Piece p) : piece(std::move(p)) {}
+  Piece piece;
+};
+
+struct Recompute : torch::autograd::Function<Recompute> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const c10::intrusive_ptr<Holder>& holder) {
+    context->save_for_backward({x});
+    context->saved_data["piece"] = c10::IValue::make_capsule(holder);
+    const at::NoGradGuard no_grad;
+    return holder->piece(x);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    const auto holder = c10::static_intrusive_pointer_cast<Holder>(context->saved_data["piece"].toCapsule());
+    at::Tensor y;
+    {
+      const at::AutoGradMode grad(true);
+      y = holder->piece(x);
+    }
+    torch::autograd::backward({y}, {gradients[0]});
+    return {x.grad(), {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor recompute(const Piece& piece, const at::Tensor& x) {
+  return Recompute::apply(x, c10::make_intrusive<Holder>(piece));
+}
+
+}  // namespace trireme::nn

@@ -1,0 +1,40 @@
+#include "ops/adamw.h"
+
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "ops/dispatch.h"
+
+namespace trireme::ops {
+
+void reference::adamw(const at::Tensor& weight, const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq,
+                      const at::Tensor& gradient, const at::Tensor& copy, const AdamwStep& step) {
+  const at::NoGradGuard no_grad;
+  const double bias1 = 1 - std::pow(step.beta1, step.step), bias2 = 1 - std::pow(step.beta2, step.step);
+  const at::Tensor g = gradient * step.gradient_scale;
+  exp_avg.mul_(step.beta1).add_(g, 1 - step.beta1);
+  exp_avg_sq.mul_(step.beta2).addcmul_(g, g, 1 - step.beta2);
+  weight.mul_(1 - step.lr * step.weight_decay);
+  weight.addcdiv_(exp_avg, (exp_avg_sq.sqrt() / std::sqrt(bias2)).add_(step.eps), -step.lr / bias1);
+  if (copy.defined()) copy.copy_(weight);
+}
+
+void adamw(const at::Tensor& weight, const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq, const at::Tensor& gradient,
+           const at::Tensor& copy, const AdamwStep& step) {
+  if (!on_cpu(weight)) return reference::adamw(weight, exp_avg, exp_avg_sq, gradient, copy, step);
+  const double bias1 = 1 - std::pow(step.beta1, step.step), bias2 = 1 - std::pow(step.beta2, step.step);
+  dispatch(copy.defined() ? copy.scalar_type() : weight.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    using C = Compute<T>;
+    C *w = data<C>(weight), *m = data<C>(exp_avg), *v = data<C>(exp_avg_sq);
+    const C* g = data<C>(gradient);
+    T* c = data<T>(copy);
+    parallel_rows(weight.numel(), 8, [&](int64_t begin, int64_t end) {
+      kernels<T>().adamw(end - begin, w + begin, m + begin, v + begin, g + begin, c == nullptr ? nullptr : c + begin,
+                         step.lr, step.beta1, step.beta2, step.eps, step.weight_decay, bias1, bias2, step.gradient_scale);
+    });
+  });
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,43 @@
+// Glue between tensors and the raw kernels: element type, contiguous pointers, split over threads.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include "base/error.h"
+#include "ops/kernels.h"
+
+namespace trireme::ops {
+
+/// The ScalarType of sums, statistics, master weights and moments for activations of type `dtype`: float for bf16 and
+/// float, double for double.
+inline at::ScalarType compute_type(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+
+/// Calls body(T{}) with the kernel element type of `dtype`: Bf16, float or double.
+template <typename Body>
+decltype(auto) dispatch(at::ScalarType dtype, Body&& body) {
+  switch (dtype) {
+    case at::kBFloat16: return body(Bf16{});
+    case at::kFloat: return body(float{});
+    case at::kDouble: return body(double{});
+    default: throw_internal("no kernel for element type {}", c10::toString(dtype));
+  }
+}
+
+template <typename T>
+T* data(const at::Tensor& tensor) {
+  TRIREME_CHECK(!tensor.defined() || tensor.is_contiguous(), "a kernel needs contiguous memory");
+  return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
+}
+
+/// Splits rows over the thread team; a piece has at least about 16k elements, since waking the team costs microseconds.
+template <typename Body>
+void parallel_rows(int64_t rows, int64_t elements_per_row, Body&& body) {
+  const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, elements_per_row));
+  at::parallel_for(0, rows, grain, body);
+}
+
+/// Whether the CPU kernels apply; elsewhere the reference built from ATen operations runs.
+inline bool on_cpu(const at::Tensor& tensor) { return tensor.device().is_cpu(); }
+
+}  // namespace trireme::ops

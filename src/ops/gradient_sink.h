@@ -1,0 +1,35 @@
+// Where the backward of an operation leaves the gradient of a weight.
+//
+// Weights are not autograd inputs: an operation's backward writes their gradient straight into the buffer that their owner
+// chose (fp32, possibly in memory shared with other ranks), accumulates over micro-batches without a temporary, and tells
+// the owner. So the owner counts contributions and knows when a gradient is complete, which an AccumulateGrad hook cannot
+// say (it fires once for each use).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace trireme::ops {
+
+struct GradientTarget {
+  at::Tensor buffer;  ///< same shape as the weight, contiguous, in the compute type (float, or double)
+  bool accumulate;    ///< add to the buffer; otherwise overwrite it
+};
+
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  /// The buffer for the next contribution; call delivered() when it has been written.
+  virtual GradientTarget target() = 0;
+  virtual void delivered() = 0;
+};
+
+/// A weight as operations see it: its value in the activations' type, and where its gradient goes (null: no gradient).
+struct Weight {
+  at::Tensor value;
+  GradientSink* sink = nullptr;
+};
+
+/// Adds `gradient` (any floating type) to the sink's buffer and reports it. Does nothing for a null sink.
+void deliver(GradientSink* sink, const at::Tensor& gradient);
+
+}  // namespace trireme::ops

@@ -1,0 +1,78 @@
+// CPU kernels of the fused operations, on raw rows and without torch or threads.
+//
+// One source (kernels_impl.cpp) is compiled per instruction-set level; kernels<T>() gives the table of the best level that
+// this CPU has, or of the one named by TRIREME_KERNELS=portable|avx2|avx512. A kernel works on a range of rows, so callers
+// decide the split over threads; no kernel's result depends on that split.
+//
+// T is the element type of activations: Bf16, float or double. Arithmetic is in Compute<T>: float for Bf16 and float, double
+// for double. Sums run over 16 interleaved lanes that are added in a fixed order.
+#pragma once
+
+#include <cstdint>
+
+namespace trireme::ops {
+
+/// A bfloat16 as its 16 bits (the upper half of a float).
+struct Bf16 {
+  uint16_t bits;
+};
+
+template <typename T>
+struct ComputeOf {
+  using type = T;
+};
+template <>
+struct ComputeOf<Bf16> {
+  using type = float;
+};
+template <typename T>
+using Compute = typename ComputeOf<T>::type;
+
+template <typename T>
+struct Kernels {
+  using C = Compute<T>;
+
+  /// h = x + delta (delta may be null: h = x, and `h` is not written), rstd = 1/sqrt(mean(h^2) + eps), y = h * rstd * w.
+  /// x, delta, h, y [rows, cols]; w [cols]; rstd [rows].
+  void (*rms_norm_forward)(int64_t rows, int64_t cols, const T* x, const T* delta, const T* weight, C eps, T* h, T* y,
+                           C* rstd);
+  /// dx = dh + gradient of the norm at h (dh may be null); dw [cols] += the rows' share of the weight gradient.
+  void (*rms_norm_backward)(int64_t rows, int64_t cols, const T* dy, const T* h, const T* weight, const C* rstd,
+                            const T* dh, T* dx, C* dw);
+
+  /// gate_up [rows, 2*cols] (gate first) -> y [rows, cols] = silu(gate) * up.
+  void (*swiglu_forward)(int64_t rows, int64_t cols, const T* gate_up, T* y);
+  void (*swiglu_backward)(int64_t rows, int64_t cols, const T* gate_up, const T* dy, T* dgate_up);
+
+  /// Rotates the first `heads` heads of each row in place: pairs (i, i + head_dim/2), the layout of Hugging Face Llama.
+  /// x: `rows` rows of `stride` elements; cosine, sine [.., head_dim/2]; row r uses table row position[r].
+  void (*rotate)(int64_t rows, int64_t stride, int64_t heads, int64_t head_dim, T* x, const C* cosine, const C* sine,
+                 const int64_t* position, bool inverse);
+
+  /// One token's gradient of the fused q, k, v row: sums the gradients of the query heads that shared a key/value head.
+  /// dk, dv: `heads` heads each (strides in elements between heads); out: (heads + 2*kv_heads) * head_dim.
+  void (*gather_qkv_gradient)(int64_t heads, int64_t kv_heads, int64_t head_dim, const T* dq, int64_t dq_stride,
+                              const T* dk, int64_t dk_stride, const T* dv, int64_t dv_stride, T* out);
+
+  /// Softmax cross-entropy of rows of logits [rows, cols]: loss[r] = log(sum exp(logits)) - logits[label], 0 where the label
+  /// is negative. With `gradient`, logits become d loss / d logits * scale.
+  void (*cross_entropy)(int64_t rows, int64_t cols, T* logits, const int64_t* labels, C scale, bool gradient, C* loss);
+
+  /// AdamW (Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW computes it) over `count` elements:
+  /// g = gradient * gradient_scale; w *= 1 - lr*decay; m, v updated; w -= lr/bias1 * m / (sqrt(v/bias2) + eps);
+  /// copy = T(w) when copy is not null.
+  void (*adamw)(int64_t count, C* weight, C* exp_avg, C* exp_avg_sq, const C* gradient, T* copy, double lr, double beta1,
+                double beta2, double eps, double decay, double bias1, double bias2, double gradient_scale);
+
+  /// target = source, or target += source.
+  void (*add_to)(int64_t count, const T* source, C* target, bool accumulate);
+  /// Sum of squares in double.
+  double (*sum_of_squares)(int64_t count, const C* values);
+};
+
+template <typename T>
+const Kernels<T>& kernels();
+/// Name of the chosen level: avx512, avx2 or portable.
+const char* kernel_level();
+
+}  // namespace trireme::ops

@@ -1,0 +1,276 @@
+// Compiled once per instruction-set level (TRIREME_KERNEL_LEVEL). Everything here has internal linkage or lives in the
+// level's namespace: an inline function that the linker shared between levels could carry AVX-512 into a portable path. For
+// the same reason only the C library's headers are included.
+#include <math.h>
+#include <string.h>
+
+#include "ops/kernels.h"
+
+namespace trireme::ops {
+namespace TRIREME_KERNEL_LEVEL {
+namespace {
+
+constexpr int64_t kLanes = 16;
+
+inline float load(Bf16 x) {
+  const uint32_t bits = uint32_t{x.bits} << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline float load(float x) { return x; }
+inline double load(double x) { return x; }
+
+// Round to nearest, ties to even; a NaN stays one.
+inline void store(Bf16& to, float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+  to.bits = static_cast<uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : rounded);
+}
+inline void store(float& to, float value) { to = value; }
+inline void store(double& to, double value) { to = value; }
+
+// exp in float to about one unit in the last place: 2^n * polynomial on [-ln2/2, ln2/2] (Cephes expf's range reduction).
+inline float exponential(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 88.0f ? 88.0f : x;
+  const float n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
+  float r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  float scale;
+  memcpy(&scale, &bits, sizeof scale);
+  return p * scale;
+}
+inline double exponential(double x) { return exp(x); }
+
+// Adds the lanes pairwise, always in the same order.
+template <typename C>
+inline C fold(const C (&lanes)[kLanes]) {
+  C sums[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) sums[i] = lanes[i];
+  for (int64_t width = kLanes / 2; width > 0; width /= 2)
+    for (int64_t i = 0; i < width; ++i) sums[i] += sums[i + width];
+  return sums[0];
+}
+
+// Sum over i of term(i), in 16 lanes.
+template <typename C, typename Term>
+inline C lane_sum(int64_t count, Term term) {
+  C lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
+  for (int64_t lane = 0; i + lane < count; ++lane) lanes[lane] += term(i + lane);
+  return fold(lanes);
+}
+
+template <typename T>
+void rms_norm_forward(int64_t rows, int64_t cols, const T* x, const T* delta, const T* weight, Compute<T> eps, T* h, T* y,
+                      Compute<T>* rstd) {
+  using C = Compute<T>;
+  for (int64_t row = 0; row < rows; ++row, x += cols, y += cols) {
+    const T* source = x;
+    if (delta != nullptr) {
+      for (int64_t i = 0; i < cols; ++i) store(h[i], load(x[i]) + load(delta[i]));
+      source = h;
+      h += cols;
+      delta += cols;
+    }
+    const C squares = lane_sum<C>(cols, [&](int64_t i) {
+      const C value = load(source[i]);
+      return value * value;
+    });
+    const C scale = C{1} / sqrt(squares / static_cast<C>(cols) + eps);
+    rstd[row] = scale;
+    for (int64_t i = 0; i < cols; ++i) store(y[i], load(source[i]) * scale * load(weight[i]));
+  }
+}
+
+template <typename T>
+void rms_norm_backward(int64_t rows, int64_t cols, const T* dy, const T* h, const T* weight, const Compute<T>* rstd,
+                       const T* dh, T* dx, Compute<T>* dw) {
+  using C = Compute<T>;
+  for (int64_t row = 0; row < rows; ++row, dy += cols, h += cols, dx += cols) {
+    const C scale = rstd[row];
+    const C dot = lane_sum<C>(cols, [&](int64_t i) { return load(dy[i]) * load(weight[i]) * load(h[i]); });
+    const C pull = dot * scale * scale * scale / static_cast<C>(cols);
+    for (int64_t i = 0; i < cols; ++i) {
+      const C value = load(h[i]), upstream = load(dy[i]);
+      dw[i] += upstream * value * scale;
+      C gradient = upstream * load(weight[i]) * scale - value * pull;
+      if (dh != nullptr) gradient += load(dh[i]);
+      store(dx[i], gradient);
+    }
+    if (dh != nullptr) dh += cols;
+  }
+}
+
+template <typename T>
+void swiglu_forward(int64_t rows, int64_t cols, const T* gate_up, T* y) {
+  using C = Compute<T>;
+  for (int64_t row = 0; row < rows; ++row, gate_up += 2 * cols, y += cols) {
+    for (int64_t i = 0; i < cols; ++i) {
+      const C gate = load(gate_up[i]);
+      store(y[i], gate / (C{1} + exponential(-gate)) * load(gate_up[cols + i]));
+    }
+  }
+}
+
+template <typename T>
+void swiglu_backward(int64_t rows, int64_t cols, const T* gate_up, const T* dy, T* dgate_up) {
+  using C = Compute<T>;
+  for (int64_t row = 0; row < rows; ++row, gate_up += 2 * cols, dgate_up += 2 * cols, dy += cols) {
+    for (int64_t i = 0; i < cols; ++i) {
+      const C gate = load(gate_up[i]), up = load(gate_up[cols + i]), upstream = load(dy[i]);
+      const C sigmoid = C{1} / (C{1} + exponential(-gate));
+      store(dgate_up[i], upstream * up * sigmoid * (C{1} + gate * (C{1} - sigmoid)));
+      store(dgate_up[cols + i], upstream * gate * sigmoid);
+    }
+  }
+}
+
+template <typename T>
+void rotate(int64_t rows, int64_t stride, int64_t heads, int64_t head_dim, T* x, const Compute<T>* cosine,
+            const Compute<T>* sine, const int64_t* position, bool inverse) {
+  using C = Compute<T>;
+  const int64_t half = head_dim / 2;
+  const C sign = inverse ? C{-1} : C{1};
+  for (int64_t row = 0; row < rows; ++row, x += stride) {
+    const C* c = cosine + position[row] * half;
+    const C* s = sine + position[row] * half;
+    for (int64_t head = 0; head < heads; ++head) {
+      T* low = x + head * head_dim;
+      T* high = low + half;
+      for (int64_t i = 0; i < half; ++i) {
+        const C a = load(low[i]), b = load(high[i]), turn = sign * s[i];
+        store(low[i], a * c[i] - b * turn);
+        store(high[i], b * c[i] + a * turn);
+      }
+    }
+  }
+}
+
+template <typename T>
+void gather_qkv_gradient(int64_t heads, int64_t kv_heads, int64_t head_dim, const T* dq, int64_t dq_stride, const T* dk,
+                         int64_t dk_stride, const T* dv, int64_t dv_stride, T* out) {
+  using C = Compute<T>;
+  for (int64_t head = 0; head < heads; ++head, out += head_dim) memcpy(out, dq + head * dq_stride, sizeof(T) * head_dim);
+  const int64_t group = heads / kv_heads;
+  for (int part = 0; part < 2; ++part) {
+    const T* source = part == 0 ? dk : dv;
+    const int64_t stride = part == 0 ? dk_stride : dv_stride;
+    for (int64_t head = 0; head < kv_heads; ++head, out += head_dim) {
+      const T* first = source + head * group * stride;
+      for (int64_t i = 0; i < head_dim; ++i) {
+        C sum = load(first[i]);
+        for (int64_t member = 1; member < group; ++member) sum += load(first[member * stride + i]);
+        store(out[i], sum);
+      }
+    }
+  }
+}
+
+template <typename T>
+void cross_entropy(int64_t rows, int64_t cols, T* logits, const int64_t* labels, Compute<T> scale, bool gradient,
+                   Compute<T>* loss) {
+  using C = Compute<T>;
+  for (int64_t row = 0; row < rows; ++row, logits += cols) {
+    const int64_t label = labels[row];
+    if (label < 0) {
+      loss[row] = 0;
+      if (gradient) memset(logits, 0, sizeof(T) * cols);
+      continue;
+    }
+    C lanes[kLanes];
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = static_cast<C>(-INFINITY);
+    int64_t i = 0;
+    for (; i + kLanes <= cols; i += kLanes) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        const C value = load(logits[i + lane]);
+        lanes[lane] = value > lanes[lane] ? value : lanes[lane];
+      }
+    }
+    C highest = static_cast<C>(-INFINITY);
+    for (; i < cols; ++i) highest = load(logits[i]) > highest ? load(logits[i]) : highest;
+    for (int64_t lane = 0; lane < kLanes; ++lane) highest = lanes[lane] > highest ? lanes[lane] : highest;
+    const C sum = lane_sum<C>(cols, [&](int64_t j) { return exponential(load(logits[j]) - highest); });
+    const C at_label = load(logits[label]);
+    loss[row] = static_cast<C>(log(sum)) + highest - at_label;
+    // exponential() clamps its argument, which would hide a NaN; and a comparison with a NaN keeps `highest` as it was.
+    const C poison = lane_sum<C>(cols, [&](int64_t j) { return load(logits[j]) * C{0}; });
+    loss[row] += poison;
+    if (!gradient) continue;
+    const C inverse = scale / sum;
+    for (int64_t j = 0; j < cols; ++j) store(logits[j], exponential(load(logits[j]) - highest) * inverse + poison);
+    store(logits[label], (exponential(at_label - highest) / sum - C{1}) * scale + poison);
+  }
+}
+
+template <typename T>
+void adamw(int64_t count, Compute<T>* weight, Compute<T>* exp_avg, Compute<T>* exp_avg_sq, const Compute<T>* gradient,
+           T* copy, double lr, double beta1, double beta2, double eps, double decay, double bias1, double bias2,
+           double gradient_scale) {
+  using C = Compute<T>;
+  const C scale = static_cast<C>(gradient_scale), keep = static_cast<C>(1 - lr * decay), b1 = static_cast<C>(beta1),
+          b2 = static_cast<C>(beta2), n1 = static_cast<C>(1 - beta1), n2 = static_cast<C>(1 - beta2),
+          step = static_cast<C>(lr / bias1), root = static_cast<C>(sqrt(bias2)), e = static_cast<C>(eps);
+  for (int64_t i = 0; i < count; ++i) {
+    const C g = gradient[i] * scale;
+    const C m = b1 * exp_avg[i] + n1 * g;
+    const C v = b2 * exp_avg_sq[i] + n2 * g * g;
+    const C w = weight[i] * keep - step * m / (sqrt(v) / root + e);
+    exp_avg[i] = m;
+    exp_avg_sq[i] = v;
+    weight[i] = w;
+    if (copy != nullptr) store(copy[i], w);
+  }
+}
+
+template <typename T>
+void add_to(int64_t count, const T* source, Compute<T>* target, bool accumulate) {
+  if (accumulate)
+    for (int64_t i = 0; i < count; ++i) target[i] += load(source[i]);
+  else
+    for (int64_t i = 0; i < count; ++i) target[i] = load(source[i]);
+}
+
+template <typename C>
+double sum_of_squares(int64_t count, const C* values) {
+  return lane_sum<double>(count, [&](int64_t i) {
+    const double value = values[i];
+    return value * value;
+  });
+}
+
+template <typename T>
+constexpr Kernels<T> make_table() {
+  return {&rms_norm_forward<T>, &rms_norm_backward<T>,    &swiglu_forward<T>, &swiglu_backward<T>,
+          &rotate<T>,           &gather_qkv_gradient<T>,  &cross_entropy<T>,  &adamw<T>,
+          &add_to<T>,           &sum_of_squares<Compute<T>>};
+}
+
+constexpr Kernels<Bf16> kBf16 = make_table<Bf16>();
+constexpr Kernels<float> kFloat = make_table<float>();
+constexpr Kernels<double> kDouble = make_table<double>();
+
+}  // namespace
+
+// Declared in kernels.cpp; a header of their own would have to name every level.
+const Kernels<Bf16>& bf16_kernels();
+const Kernels<float>& float_kernels();
+const Kernels<double>& double_kernels();
+const Kernels<Bf16>& bf16_kernels() { return kBf16; }
+const Kernels<float>& float_kernels() { return kFloat; }
+const Kernels<double>& double_kernels() { return kDouble; }
+
+}  // namespace TRIREME_KERNEL_LEVEL
+}  // namespace trireme::ops

@@ -1,0 +1,28 @@
+// The output projection and the cross-entropy of its logits as one operation, in chunks of rows, so that the logits
+// [tokens, vocab] never exist as a whole: at a vocabulary of 50k they would be the largest tensor of the step.
+#pragma once
+
+#include "ops/gradient_sink.h"
+
+namespace trireme::ops {
+
+/// Label of a token that does not count.
+inline constexpr int64_t kIgnoredLabel = -100;
+
+/// scale * sum over tokens of -log softmax(hidden W^T)[label], a 0-dim tensor of the compute type; tokens with a negative
+/// label count nothing. hidden [tokens, hidden], weight [vocab, hidden], labels [tokens] int64.
+///
+/// Where gradients are wanted they are made in the forward pass, while a chunk's logits are at hand, and kept until backward
+/// (hidden's in its own type, the weight's in the compute type); backward multiplies by the incoming gradient.
+/// Callers pass scale = 1 / (valid tokens of the whole global batch), so that sums over micro-batches and ranks are means.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels, double scale);
+
+/// The unscaled loss of each token, without gradient: [tokens], the compute type, 0 for ignored ones.
+at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels);
+
+namespace reference {
+/// From ATen operations, with all logits; differentiable in hidden and weight.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, double scale);
+}  // namespace reference
+
+}  // namespace trireme::ops

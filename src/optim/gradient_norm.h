@@ -1,0 +1,29 @@
+// The global norm of all gradients, by which they are clipped and by which a step that is not finite is found.
+#pragma once
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nn/parameter.h"
+
+namespace trireme::optim {
+
+struct GradientNorm {
+  double total = 0;
+  /// Norm of each parameter, in the order given.
+  std::vector<double> each;
+  /// Name of the first parameter whose gradient is not finite; empty when all are.
+  std::string not_finite;
+};
+
+/// L2 norms in double, each summed in an order that depends on its shape alone. Every rank holds the same reduced gradients
+/// and so gets the same bits.
+GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters);
+
+/// The factor that brings a norm down to `limit`: min(1, limit / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ has it.
+/// limit 0 does not clip.
+double clip_coefficient(double norm, double limit);
+
+}  // namespace trireme::optim

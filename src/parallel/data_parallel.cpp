@@ -1,0 +1,87 @@
+#include "parallel/data_parallel.h"
+
+#include <torch/torch.h>
+
+#include <chrono>
+
+#include "base/error.h"
+#include "ops/dispatch.h"
+
+namespace trireme::parallel {
+namespace {
+
+// Each parameter starts on a cache line of its own.
+constexpr int64_t kAlignElements = 64;
+
+int64_t aligned(int64_t elements) { return (elements + kAlignElements - 1) / kAlignElements * kAlignElements; }
+
+}  // namespace
+
+DataParallel::DataParallel(models::Model& model, comm::Communicator& data, at::Device device, uint64_t seed) : data_(data) {
+  for (const nn::Unit& unit : model.units()) {
+    buckets_.push_back(std::make_unique<Bucket>());
+    buckets_.back()->name = unit.name;
+    buckets_.back()->parameters = unit.parameters;
+    allocate(*buckets_.back(), device, seed);
+  }
+  model.prepare(device);
+}
+
+void DataParallel::allocate(Bucket& bucket, at::Device device, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  int64_t elements = 0;
+  for (const nn::Parameter* parameter : bucket.parameters) elements += aligned(parameter->elements());
+  const at::ScalarType dtype = bucket.parameters.front()->dtype(), statistics = ops::compute_type(dtype);
+  const at::Tensor masters = at::zeros({elements}, at::TensorOptions(statistics).device(device));
+  const at::Tensor values = dtype == statistics ? masters : at::zeros({elements}, at::TensorOptions(dtype).device(device));
+  bucket.gradients = device.is_cpu() ? data_.shared_empty("gradients/" + bucket.name, {elements}, statistics)
+                                     : at::zeros({elements}, at::TensorOptions(statistics).device(device));
+  int64_t offset = 0;
+  for (nn::Parameter* parameter : bucket.parameters) {
+    const auto part = [&](const at::Tensor& flat) {
+      return flat.narrow(0, offset, parameter->elements()).view(parameter->shape());
+    };
+    const at::Tensor master = part(masters), flat = master.view({-1});
+    for (const nn::Fragment& fragment : parameter->fragments())
+      nn::initialize(*fragment.logical, 0, flat.narrow(0, fragment.local_offset, fragment.elements()), seed);
+    const at::Tensor value = dtype == statistics ? master : part(values);
+    if (!value.is_same(master)) value.copy_(master);
+    parameter->bind(value, master, part(bucket.gradients));
+    offset += aligned(parameter->elements());
+  }
+}
+
+void DataParallel::begin_step(int64_t micro_batches) {
+  for (const auto& bucket : buckets_) {
+    bucket->incomplete = static_cast<int64_t>(bucket->parameters.size());
+    bucket->work = {};
+    for (nn::Parameter* parameter : bucket->parameters)
+      parameter->expect_gradients(micro_batches, [this, to = bucket.get()](nn::Parameter&) { on_complete(*to); });
+  }
+}
+
+void DataParallel::on_complete(Bucket& bucket) {
+  if (--bucket.incomplete > 0) return;
+  bucket.work = data_.all_reduce_async(bucket.gradients);
+  data_.progress();
+}
+
+void DataParallel::finish_gradients() {
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& bucket : buckets_) {
+    for (const nn::Parameter* parameter : bucket->parameters)
+      TRIREME_CHECK(parameter->complete(), "the gradient of {} is not complete: {} of {} contributions arrived",
+                    parameter->name(), parameter->arrived(), parameter->expected());
+  }
+  // In the order in which they were posted: the last units of the model first.
+  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) (*bucket)->work.wait();
+  exposed_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+int64_t DataParallel::gradient_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& bucket : buckets_) bytes += static_cast<int64_t>(bucket->gradients.nbytes());
+  return bytes;
+}
+
+}  // namespace trireme::parallel
