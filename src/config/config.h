@@ -32,6 +32,8 @@ struct RunConfig {
 /// The resolved shape: the preset's numbers with explicit keys on top. `preset` says only where it started.
 struct ModelConfig : describe::ModelShape {
   std::string preset;  ///< "": every number was given
+
+  ModelConfig() = default;  // not an aggregate: g++ 12 warns of Config{} with one as a member's base
 };
 
 struct DataConfig {
@@ -39,7 +41,7 @@ struct DataConfig {
   std::filesystem::path eval_path;  ///< the same for held-out text; empty: none
   std::vector<std::string> text;    ///< files, folders or globs that `path` is prepared from on first use
   std::vector<std::string> eval_text;
-  int64_t vocab = 4096;   ///< size of the tokenizer that is trained on first use
+  int64_t vocab = 0;  ///< size of the tokenizer trained on first use; 0 in a file: model.vocab. Never 0 after loading
   std::string generator;  ///< "synthetic-english": writes the text itself on first use; "": none
 };
 
@@ -67,21 +69,21 @@ struct OptimizerConfig {
 /// Warm-up, a plateau at optimizer.lr, then decay over the last `decay_steps` before the horizon `steps`.
 struct LrScheduleConfig {
   LrScheduleName name = LrScheduleName::cosine;
-  int64_t warmup_steps = 100;
-  int64_t steps = -1;        ///< the horizon; -1 in a file: train.steps. Never -1 after loading
-  int64_t decay_steps = -1;  ///< -1 in a file: all steps after warm-up (constant: 0). Never -1 after loading
-  double min_ratio = 0.1;    ///< of optimizer.lr, reached at the horizon
+  int64_t warmup_steps = -1;  ///< -1 in a file: a tenth of the horizon, at most 2000. Never -1 after loading
+  int64_t steps = -1;         ///< the horizon; -1 in a file: train.steps. Never -1 after loading
+  int64_t decay_steps = -1;   ///< -1 in a file: all steps after warm-up (constant: 0). Never -1 after loading
+  double min_ratio = 0.1;     ///< of optimizer.lr, reached at the horizon
 };
 
 struct ParallelConfig {
   int64_t data = -1;  ///< data ranks; -1 until resolve_world: what the other axes leave of the world
   std::string shard = "none";
-  int64_t shard_size = -1;
+  int64_t shard_size = 1;
   int64_t tensor = 1;
   int64_t context = 1;
   int64_t pipeline = 1;
   int64_t expert = 1;
-  std::vector<std::string> order = {"pipeline", "data", "context", "tensor"};  ///< outermost axis first
+  std::vector<std::string> order = {"pipeline", "data", "expert", "context", "tensor"};  ///< outermost axis first
   std::string schedule = "1f1b";
   int64_t virtual_stages = 1;
 };
@@ -127,6 +129,10 @@ struct Config {
   MemoryConfig memory;
 };
 
+/// Fills in what follows from other options, for a Config made by hand; loading does it by itself. Model: head_dim
+/// (hidden / heads), kv_heads (heads) and max_seq_len (train.seq_len) that are 0; lr_schedule's -1s; data.vocab.
+void complete(Config& config);
+
 /// Reads a TOML file, puts `overrides` ("section.key=value", the value as TOML or a bare word) on top, fills in what
 /// follows from other options, and checks everything. Relative data paths are taken from the config file's folder and
 /// made absolute; run.dir and checkpoint.load from the working folder. Throws one InputError that holds every fault
@@ -154,6 +160,7 @@ struct Difference {
   std::string was;  ///< as TOML
   std::string is;
   bool may_change = false;  ///< a resumed run may differ in it: it does not change what is learned
+  std::string hint;         ///< what to write to keep the old value where it followed from others; often empty
 };
 
 /// Differences between the config a checkpoint was written with and the one that wants to resume it, in the order of

@@ -61,6 +61,10 @@ std::vector<std::string> preset_names();
 /// The shape of a preset; throws InputError that names the nearest one when there is none of that name.
 const Preset& preset(std::string_view name);
 
+/// What keeps the shape from being a model, each fault with its key (`<prefix>kv_heads`), both numbers and what works.
+/// Only relations between the numbers are looked at; a number that is not above 0 takes part in none.
+std::vector<std::string> shape_faults(const ModelShape& shape, std::string_view prefix = "model.");
+
 /// Numbers of parameters by role. A tied head counts as the embedding and `head` is 0.
 struct ParameterCounts {
   int64_t embedding = 0;

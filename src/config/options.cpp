@@ -1,0 +1,353 @@
+// The table of all options, in the order of the file that `trireme config --all` prints. Defaults stand in config.h.
+#include "config/option.h"
+#include "describe/model_shape.h"
+
+namespace trireme::config {
+namespace {
+
+using describe::ModelShape;
+using describe::RopeScaling;
+
+// Far above every real model, and low enough that products of three such numbers stay inside 64 bits.
+constexpr double kMostWidth = 1 << 20;
+
+void add_run(std::vector<Option>& table) {
+  table.push_back(
+      Option("run.dir", at(&Config::run, &RunConfig::dir),
+             "Folder of the run: checkpoints, metrics, logs and the resolved config. A relative path starts at "
+             "the working folder.")
+          .otherwise("runs/ and the name of the config file")
+          .changeable());
+  table.push_back(
+      Option("run.seed", at(&Config::run, &RunConfig::seed),
+             "Seed of everything random: initial weights and the order of samples. The same seed gives the same "
+             "numbers on any number of workers.")
+          .at_least(0));
+  table.push_back(Option("run.device", at(&Config::run, &RunConfig::device), "Where tensors live and compute runs."));
+  table.push_back(
+      Option("run.time_limit_minutes", at(&Config::run, &RunConfig::time_limit_minutes),
+             "Wall-clock limit in minutes: when it is over, the step is finished, a checkpoint saved, and the "
+             "program ends with exit code 5. 0: no limit.")
+          .at_least(0)
+          .changeable());
+}
+
+void add_model(std::vector<Option>& table) {
+  const auto size = [&](std::string key, int64_t ModelShape::*member, std::string help, std::string follows) {
+    table.push_back(Option("model." + key, at(&Config::model, member), std::move(help))
+                        .at_least(1)
+                        .at_most(kMostWidth)
+                        .otherwise(std::move(follows)));
+  };
+  table.push_back(Option("model.preset", at(&Config::model, &ModelConfig::preset),
+                         "A model of known shape to start from; explicit keys override its numbers. Without a preset, "
+                         "layers, hidden, heads, ffn and vocab have to be given.")
+                      .one_of(describe::preset_names())
+                      .required(quote("llama-7m")));
+  table.push_back(
+      Option("model.architecture", at(&Config::model, &ModelShape::architecture),
+             "Kind of decoder. llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases.")
+          .one_of({"llama"})
+          .refuses("gpt2", "llama works")
+          .otherwise("the preset's, or \"llama\""));
+  size("layers", &ModelShape::layers, "Transformer blocks.", "the preset's");
+  size("hidden", &ModelShape::hidden, "Width of the residual stream.", "the preset's");
+  size("heads", &ModelShape::heads, "Query heads.", "the preset's");
+  size("kv_heads", &ModelShape::kv_heads,
+       "Key and value heads; divides heads. Fewer than heads is grouped-query attention.",
+       "the preset's; without one, or when the preset has as many as heads: model.heads");
+  size("head_dim", &ModelShape::head_dim, "Features of a head; even.",
+       "the preset's; without one, or when hidden or heads is given: model.hidden / model.heads");
+  size("ffn", &ModelShape::ffn, "Width inside the feed-forward block.", "the preset's");
+  size("vocab", &ModelShape::vocab, "Rows of the embedding; at least the tokenizer's size.", "the preset's");
+  table.push_back(Option("model.max_seq_len", at(&Config::model, &ModelShape::max_seq_len),
+                         "Longest sequence that the model is made for, in tokens.")
+                      .at_least(1)
+                      .at_most(1 << 30)
+                      .otherwise("the preset's, or train.seq_len"));
+  table.push_back(
+      Option("model.tied", at(&Config::model, &ModelShape::tied), "The output head is the embedding's weight.")
+          .otherwise("the preset's, or false"));
+  table.push_back(Option("model.norm_eps", at(&Config::model, &ModelShape::norm_eps),
+                         "Added to the mean square inside RMSNorm, against division by zero.")
+                      .above(0)
+                      .below(1)
+                      .otherwise("the preset's, or 1e-5"));
+  table.push_back(
+      Option("model.rope_theta", at(&Config::model, &ModelShape::rope_theta), "Base of the rotary frequencies.")
+          .above(1)
+          .otherwise("the preset's, or 10000.0"));
+  const auto rope = [&](std::string key, auto member, std::string help, std::string standard) {
+    table.push_back(
+        Option("model.rope_scaling." + key, at(&Config::model, &ModelShape::rope_scaling, member), std::move(help))
+            .above(0)
+            .otherwise("the preset's, or " + standard));
+  };
+  rope("factor", &RopeScaling::factor, "Low rotary frequencies are divided by this; 1.0: no scaling.", "1.0");
+  rope("low_freq_factor", &RopeScaling::low_freq_factor,
+       "Wavelengths longer than original_max_seq_len / low_freq_factor are scaled in full.", "1.0");
+  rope("high_freq_factor", &RopeScaling::high_freq_factor,
+       "Wavelengths shorter than original_max_seq_len / high_freq_factor are not scaled; those between are "
+       "interpolated.",
+       "4.0");
+  rope("original_max_seq_len", &RopeScaling::original_max_seq_len,
+       "Context, in tokens, that the model had before the frequencies were scaled.", "8192");
+}
+
+void add_data(std::vector<Option>& table) {
+  table.push_back(Option("data.path", at(&Config::data, &DataConfig::path),
+                         "Folder of prepared token shards to train on (`trireme data prepare` writes one).")
+                      .required(quote("../data/sotu/train"))
+                      .changeable());
+  table.push_back(Option("data.eval_path", at(&Config::data, &DataConfig::eval_path),
+                         "Folder of prepared token shards of held-out text. Empty: no evaluation.")
+                      .changeable());
+  table.push_back(
+      Option("data.text", at(&Config::data, &DataConfig::text),
+             "Text files, folders or globs. When data.path does not exist, a tokenizer is trained on them and "
+             "they are prepared into it. Empty: data.path has to exist.")
+          .changeable());
+  table.push_back(Option("data.eval_text", at(&Config::data, &DataConfig::eval_text),
+                         "The same for data.eval_path; the tokenizer is that of data.path.")
+                      .changeable());
+  table.push_back(
+      Option("data.vocab", at(&Config::data, &DataConfig::vocab),
+             "Size of the tokenizer that is trained on first use: 256 bytes, merges, and the special token.")
+          .at_least(257)
+          .at_most(kMostWidth)
+          .or_special(0)
+          .otherwise("model.vocab")
+          .changeable());
+  table.push_back(
+      Option("data.generator", at(&Config::data, &DataConfig::generator),
+             "A text that the program writes itself in place of data.text and data.eval_text, so that a first run "
+             "needs no download. Empty: none.")
+          .one_of({"synthetic-english"})
+          .changeable());
+}
+
+void add_train(std::vector<Option>& table) {
+  table.push_back(Option("train.steps", at(&Config::train, &TrainConfig::steps), "Optimizer steps of the whole run.")
+                      .at_least(1)
+                      .changeable());
+  table.push_back(
+      Option("train.stop_after", at(&Config::train, &TrainConfig::stop_after),
+             "Save and end with exit code 0 after this step, without touching the schedule; a later run goes on. "
+             "0: run to train.steps.")
+          .at_least(0)
+          .changeable());
+  table.push_back(
+      Option("train.seq_len", at(&Config::train, &TrainConfig::seq_len), "Length of a training sequence in tokens.")
+          .at_least(1)
+          .at_most(1 << 30));
+  table.push_back(Option("train.micro_batch_size", at(&Config::train, &TrainConfig::micro_batch_size),
+                         "Sequences that a worker handles at once; memory grows with it.")
+                      .at_least(1)
+                      .at_most(kMostWidth)
+                      .changeable());
+  table.push_back(Option("train.global_batch_size", at(&Config::train, &TrainConfig::global_batch_size),
+                         "Sequences in a step over all workers: micro_batch_size x data ranks x accumulation, and the "
+                         "accumulation follows. -1: micro_batch_size x data ranks.")
+                      .at_least(1)
+                      .at_most(1LL << 32)
+                      .or_special(-1));
+  table.push_back(Option("train.precision", at(&Config::train, &TrainConfig::precision),
+                         "Element type of the compute. bf16 keeps master weights, gradients, their reduction and the "
+                         "optimizer in fp32; fp32 and fp64 use one type for everything.")
+                      .refuses("fp16", "it needs loss scaling; bf16, fp32 and fp64 work")
+                      .refuses("fp8", "bf16, fp32 and fp64 work"));
+  table.push_back(Option("train.gradient_dtype", at(&Config::train, &TrainConfig::gradient_dtype),
+                         "Element type in which gradients are accumulated and reduced; a run in fp64 uses fp64.")
+                      .one_of({"fp32"})
+                      .refuses("bf16", "fp32 works")
+                      .refuses("fp16", "fp32 works"));
+  table.push_back(Option("train.clip_grad_norm", at(&Config::train, &TrainConfig::clip_grad_norm),
+                         "Gradients are scaled down to this global L2 norm when theirs is larger. 0: never.")
+                      .at_least(0));
+  table.push_back(Option("train.recompute", at(&Config::train, &TrainConfig::recompute),
+                         "What backward recomputes instead of keeping: none, or full (each block keeps its input only: "
+                         "less memory, about a third more compute).")
+                      .refuses("selective", "none and full work")
+                      .changeable());
+}
+
+void add_optimizer(std::vector<Option>& table) {
+  table.push_back(
+      Option("optimizer.name", at(&Config::optimizer, &OptimizerConfig::name),
+             "The update rule. adamw: Loshchilov and Hutter, \"Decoupled weight decay regularization\", 2019.")
+          .one_of({"adamw"}));
+  table.push_back(Option("optimizer.lr", at(&Config::optimizer, &OptimizerConfig::lr), "Peak learning rate.").above(0));
+  table.push_back(
+      Option("optimizer.beta1", at(&Config::optimizer, &OptimizerConfig::beta1), "Decay of the first moment, a step.")
+          .at_least(0)
+          .below(1));
+  table.push_back(
+      Option("optimizer.beta2", at(&Config::optimizer, &OptimizerConfig::beta2), "Decay of the second moment, a step.")
+          .at_least(0)
+          .below(1));
+  table.push_back(Option("optimizer.eps", at(&Config::optimizer, &OptimizerConfig::eps),
+                         "Added to the root of the second moment, against division by zero.")
+                      .above(0));
+  table.push_back(Option("optimizer.weight_decay", at(&Config::optimizer, &OptimizerConfig::weight_decay),
+                         "Share of a weight that a step at learning rate 1 takes away; norms are not decayed.")
+                      .at_least(0));
+}
+
+void add_lr_schedule(std::vector<Option>& table) {
+  table.push_back(Option("lr_schedule.name", at(&Config::lr_schedule, &LrScheduleConfig::name),
+                         "How the learning rate falls after warm-up: along a cosine, along a line, or not at all."));
+  table.push_back(Option("lr_schedule.warmup_steps", at(&Config::lr_schedule, &LrScheduleConfig::warmup_steps),
+                         "Steps in which the learning rate rises linearly to optimizer.lr.")
+                      .at_least(0)
+                      .or_special(-1)
+                      .otherwise("a tenth of lr_schedule.steps, at most 2000"));
+  table.push_back(Option("lr_schedule.steps", at(&Config::lr_schedule, &LrScheduleConfig::steps),
+                         "The horizon: the step at which the decay ends. Set it when train.steps may change later.")
+                      .at_least(1)
+                      .or_special(-1)
+                      .otherwise("train.steps"));
+  table.push_back(
+      Option("lr_schedule.decay_steps", at(&Config::lr_schedule, &LrScheduleConfig::decay_steps),
+             "Steps of the decay, the last before the horizon; between warm-up and decay the learning rate stays "
+             "at optimizer.lr.")
+          .at_least(0)
+          .or_special(-1)
+          .otherwise("all steps after warm-up; 0 when lr_schedule.name is \"constant\""));
+  table.push_back(Option("lr_schedule.min_ratio", at(&Config::lr_schedule, &LrScheduleConfig::min_ratio),
+                         "Learning rate at and after the horizon, as a share of optimizer.lr.")
+                      .at_least(0)
+                      .at_most(1));
+}
+
+void add_parallel(std::vector<Option>& table) {
+  table.push_back(Option("parallel.data", at(&Config::parallel, &ParallelConfig::data),
+                         "Workers that each handle a part of the batch. -1: all workers that the other axes leave.")
+                      .at_least(1)
+                      .at_most(kMostWidth)
+                      .or_special(-1)
+                      .changeable());
+  table.push_back(Option("parallel.shard", at(&Config::parallel, &ParallelConfig::shard),
+                         "What data ranks divide among them instead of each keeping all of it.")
+                      .one_of({"none"})
+                      .refuses("optimizer", "\"none\" works: every data rank keeps the whole state")
+                      .refuses("gradients", "\"none\" works: every data rank keeps the whole state")
+                      .refuses("parameters", "\"none\" works: every data rank keeps the whole state")
+                      .changeable());
+  const auto axis = [&](std::string key, int64_t ParallelConfig::*member, std::string help, std::string why) {
+    table.push_back(Option("parallel." + key, at(&Config::parallel, member), std::move(help))
+                        .only_default(std::move(why))
+                        .changeable());
+  };
+  axis("shard_size", &ParallelConfig::shard_size, "Data ranks that share one sharded copy.",
+       "sharding is not built yet");
+  axis("tensor", &ParallelConfig::tensor, "Workers that divide each matrix.", "tensor parallelism is not built yet");
+  axis("context", &ParallelConfig::context, "Workers that divide each sequence.",
+       "context parallelism is not built yet");
+  axis("pipeline", &ParallelConfig::pipeline, "Workers that divide the layers.",
+       "pipeline parallelism is not built yet");
+  axis("expert", &ParallelConfig::expert, "Workers that divide the experts.", "mixtures of experts are not built yet");
+  table.push_back(Option("parallel.order", at(&Config::parallel, &ParallelConfig::order),
+                         "How ranks are numbered over the axes, outermost first: neighbours share the last axis.")
+                      .only_default("with the data axis alone, another order changes nothing")
+                      .changeable());
+  table.push_back(Option("parallel.schedule", at(&Config::parallel, &ParallelConfig::schedule),
+                         "Order of forward and backward passes in a pipeline.")
+                      .only_default("pipeline parallelism is not built yet")
+                      .changeable());
+  axis("virtual_stages", &ParallelConfig::virtual_stages, "Stages of the pipeline that each of its workers holds.",
+       "pipeline parallelism is not built yet");
+}
+
+void add_running(std::vector<Option>& table) {
+  table.push_back(
+      Option("comm.backend", at(&Config::comm, &CommConfig::backend),
+             "How workers exchange tensors. shm: shared memory of one machine. auto: the best that this run can "
+             "use.")
+          .refuses("mpi", "auto and shm work, on one machine")
+          .refuses("nccl", "auto and shm work, on one machine")
+          .refuses("gloo", "auto and shm work, on one machine")
+          .changeable());
+  table.push_back(
+      Option("comm.timeout_s", at(&Config::comm, &CommConfig::timeout_s),
+             "Seconds that a worker waits for the others in one exchange before it fails and names who is missing.")
+          .above(0)
+          .at_most(86400)
+          .changeable());
+  table.push_back(Option("checkpoint.interval", at(&Config::checkpoint, &CheckpointConfig::interval),
+                         "Steps between checkpoints; the last step always saves. 0: only the last step.")
+                      .at_least(0)
+                      .changeable());
+  table.push_back(Option("checkpoint.keep", at(&Config::checkpoint, &CheckpointConfig::keep),
+                         "Newest checkpoints that are kept; older ones are deleted. 0: all.")
+                      .at_least(0)
+                      .changeable());
+  table.push_back(
+      Option("checkpoint.resume", at(&Config::checkpoint, &CheckpointConfig::resume),
+             "Go on from the newest complete checkpoint of run.dir. false: a run.dir that holds checkpoints is "
+             "refused.")
+          .changeable());
+  table.push_back(
+      Option("checkpoint.load", at(&Config::checkpoint, &CheckpointConfig::load),
+             "A checkpoint of another run whose weights this one starts from, when run.dir has none to resume. "
+             "A relative path starts at the working folder. Empty: weights are drawn from run.seed.")
+          .changeable());
+  table.push_back(Option("eval.interval", at(&Config::eval, &EvalConfig::interval),
+                         "Steps between evaluations on data.eval_path; there is one after the last step too. 0: never.")
+                      .at_least(0)
+                      .changeable());
+  table.push_back(Option("eval.tokens", at(&Config::eval, &EvalConfig::tokens),
+                         "At most so many tokens in an evaluation. 0: the whole held-out text.")
+                      .at_least(0)
+                      .changeable());
+  table.push_back(Option("metrics.interval", at(&Config::metrics, &MetricsConfig::interval),
+                         "Steps between lines of metrics, on the terminal and in metrics.jsonl. 1: every step.")
+                      .at_least(1)
+                      .changeable());
+  table.push_back(Option("metrics.layer_grad_norms", at(&Config::metrics, &MetricsConfig::layer_grad_norms),
+                         "Add the gradient norm of each layer to metrics.jsonl.")
+                      .changeable());
+  table.push_back(
+      Option("memory.caching_allocator", at(&Config::memory, &MemoryConfig::caching_allocator),
+             "Keep freed memory for the next step instead of giving it back to the system. Much faster; off it "
+             "shows memory faults to tools.")
+          .changeable());
+}
+
+}  // namespace
+
+const std::vector<Section>& sections() {
+  static const std::vector<Section> table = {
+      {"run", "The run as a whole."},
+      {"model", "The model: a preset, or its numbers, or both."},
+      {"model.rope_scaling", "Rotary frequencies stretched for long contexts, as Llama 3.1 does it."},
+      {"data", "What is trained on. Relative paths start at the folder of the config file."},
+      {"train", "Steps, batch and numbers."},
+      {"optimizer", "The update rule."},
+      {"lr_schedule", "The learning rate over time: warm-up, a plateau, decay."},
+      {"parallel", "How the work is divided among workers. The axes multiply to the number of workers (--workers)."},
+      {"comm", "Exchange between workers."},
+      {"checkpoint", "Saving and resuming."},
+      {"eval", "Loss on held-out text."},
+      {"metrics", "What is written while training."},
+      {"memory", "How memory is handled."},
+  };
+  return table;
+}
+
+const std::vector<Option>& options() {
+  static const std::vector<Option> table = [] {
+    std::vector<Option> all;
+    add_run(all);
+    add_model(all);
+    add_data(all);
+    add_train(all);
+    add_optimizer(all);
+    add_lr_schedule(all);
+    add_parallel(all);
+    add_running(all);
+    return all;
+  }();
+  return table;
+}
+
+}  // namespace trireme::config

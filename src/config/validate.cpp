@@ -1,0 +1,100 @@
+#include "config/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "describe/divisors.h"
+
+namespace trireme::config {
+namespace {
+
+class Checks {
+ public:
+  explicit Checks(const std::set<std::string>& bad) : bad_(bad) {}
+
+  /// The message when `wrong`, unless one of the keys that it is about is already known to be bad.
+  template <typename... Args>
+  void require(bool holds, std::initializer_list<const char*> keys, fmt::format_string<Args...> format,
+               Args&&... args) {
+    const bool known = std::any_of(keys.begin(), keys.end(), [&](const char* key) { return bad_.contains(key); });
+    if (!holds && !known) faults.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  std::vector<std::string> faults;
+
+ private:
+  const std::set<std::string>& bad_;
+};
+
+void check_schedule(const Config& config, Checks& checks) {
+  const LrScheduleConfig& schedule = config.lr_schedule;
+  const int64_t steps = schedule.steps, warmup = schedule.warmup_steps, decay = schedule.decay_steps;
+  checks.require(warmup <= steps, {"lr_schedule.warmup_steps", "lr_schedule.steps", "train.steps"},
+                 "lr_schedule.warmup_steps = {} is more than lr_schedule.steps = {}; at most {} works", warmup, steps,
+                 steps);
+  if (schedule.name == LrScheduleName::constant) {
+    checks.require(
+        decay == 0, {"lr_schedule.decay_steps", "lr_schedule.name"},
+        "lr_schedule.decay_steps = {} needs a shape to decay along, and lr_schedule.name is \"constant\"; take "
+        "\"cosine\" or \"linear\", or 0 decay steps",
+        decay);
+  } else if (warmup <= steps) {
+    checks.require(
+        warmup + decay <= steps,
+        {"lr_schedule.decay_steps", "lr_schedule.warmup_steps", "lr_schedule.steps", "train.steps"},
+        "lr_schedule.warmup_steps + lr_schedule.decay_steps = {} + {} is more than lr_schedule.steps = {}; at most "
+        "{} decay steps fit",
+        warmup, decay, steps, steps - warmup);
+  }
+}
+
+void check_data(const Config& config, Checks& checks) {
+  const DataConfig& data = config.data;
+  const bool generated = !data.generator.empty();
+  checks.require(
+      !generated || (data.text.empty() && data.eval_text.empty()), {"data.generator", "data.text", "data.eval_text"},
+      "data.generator = \"{}\" writes its own text, so data.text and data.eval_text have to be empty", data.generator);
+  checks.require(data.eval_text.empty() || !data.eval_path.empty(), {"data.eval_text", "data.eval_path"},
+                 "data.eval_text is given but data.eval_path, the folder that it is prepared into, is not");
+  checks.require(data.eval_path.empty() || data.path != data.eval_path, {"data.eval_path", "data.path"},
+                 "data.eval_path is data.path, {}: held-out text has to be another", data.path.string());
+  if (generated || !data.text.empty()) {
+    checks.require(
+        data.vocab <= config.model.vocab, {"data.vocab", "model.vocab"},
+        "data.vocab = {} is more than model.vocab = {}: the embedding needs a row for every token; make them equal",
+        data.vocab, config.model.vocab);
+    checks.require(
+        data.vocab >= 257, {"data.vocab", "model.vocab"},
+        "model.vocab = {} is too small for a byte-level tokenizer, which has 256 bytes and a special token; at "
+        "least 257 works",
+        config.model.vocab);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> cross_check(const Config& config, const std::set<std::string>& bad) {
+  Checks checks(bad);
+  const ModelConfig& model = config.model;
+  if (!bad.contains("model.kv_heads") && !bad.contains("model.heads") && !bad.contains("model.head_dim")) {
+    checks.faults = describe::shape_faults(model);
+  }
+  checks.require(config.train.seq_len <= model.max_seq_len, {"train.seq_len", "model.max_seq_len"},
+                 "train.seq_len = {} is longer than model.max_seq_len = {}; at most {} works", config.train.seq_len,
+                 model.max_seq_len, model.max_seq_len);
+  checks.require(config.train.stop_after <= config.train.steps, {"train.stop_after", "train.steps"},
+                 "train.stop_after = {} is after the last step, train.steps = {}; 0 to {} work",
+                 config.train.stop_after, config.train.steps, config.train.steps);
+  const int64_t micro = config.train.micro_batch_size, global = config.train.global_batch_size;
+  checks.require(
+      global == -1 || global % micro == 0, {"train.micro_batch_size", "train.global_batch_size"},
+      "train.global_batch_size = {} is not a multiple of train.micro_batch_size = {}; {} is, and micro batches of {}",
+      global, micro, describe::either(describe::nearest_multiples(micro, global)),
+      describe::what_divides(global, micro));
+  check_schedule(config, checks);
+  check_data(config, checks);
+  return std::move(checks.faults);
+}
+
+}  // namespace trireme::config

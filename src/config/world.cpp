@@ -1,0 +1,59 @@
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "config/config.h"
+#include "describe/divisors.h"
+
+namespace trireme::config {
+namespace {
+
+/// Sets parallel.data from the world, or checks that it agrees with it. Returns the data ranks.
+int64_t resolve_data_ranks(ParallelConfig& parallel, int64_t world) {
+  const int64_t others = parallel.tensor * parallel.context * parallel.pipeline;
+  const std::string product = fmt::format("parallel.tensor {} x parallel.context {} x parallel.pipeline {}",
+                                          parallel.tensor, parallel.context, parallel.pipeline);
+  if (world % others != 0) {
+    throw_input("{} workers cannot be divided by {} = {}; {} workers can", world, product, others,
+                describe::either(describe::nearest_multiples(others, world)));
+  }
+  if (parallel.data == -1) parallel.data = world / others;
+  if (parallel.data * others != world) {
+    throw_input(
+        "parallel.data {} x {} = {}, and there {} {} worker{}; set parallel.data = {} (or -1), or start {} (--workers "
+        "{})",
+        parallel.data, product, parallel.data * others, world == 1 ? "is" : "are", world, world == 1 ? "" : "s",
+        world / others, parallel.data * others, parallel.data * others);
+  }
+  return parallel.data;
+}
+
+}  // namespace
+
+int64_t resolve_world(Config& config, int64_t world) {
+  if (world < 1) throw_input("{} workers: at least 1 is needed", world);
+  Config resolved = config;
+  const int64_t ranks = resolve_data_ranks(resolved.parallel, world);
+  const int64_t micro = resolved.train.micro_batch_size;
+  int64_t& global = resolved.train.global_batch_size;
+  if (micro < 1) throw_input("train.micro_batch_size = {}: at least 1 is needed", micro);
+  if (global == -1) global = micro * ranks;
+  if (global < 1 || global % (micro * ranks) != 0) {
+    std::string message = fmt::format(
+        "train.global_batch_size = {} is not train.micro_batch_size x data ranks x accumulation = {} x {} x n = {} x "
+        "n; {} {}",
+        global, micro, ranks, micro * ranks, describe::either(describe::nearest_multiples(micro * ranks, global)),
+        describe::nearest_multiples(micro * ranks, global).size() == 1 ? "is" : "are");
+    if (global > 0 && global % ranks == 0) {
+      message += fmt::format("; so is {} with micro batches of {}", global,
+                             describe::either(describe::nearest_divisors(global / ranks, micro)));
+    } else if (global > 0) {
+      message +=
+          fmt::format("; {} data ranks divide {}", describe::either(describe::nearest_divisors(global, ranks)), global);
+    }
+    throw InputError(message);
+  }
+  config = std::move(resolved);
+  return config.train.global_batch_size / (micro * ranks);
+}
+
+}  // namespace trireme::config
