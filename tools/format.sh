@@ -11,7 +11,7 @@ version=$(clang-format --version | grep -oE '[0-9]+\.[0-9.]+' | head -1)
 sources() { git ls-files -z -- '*.cpp' '*.h' '*.cu'; }
 if [ "${1:-}" = --check ]; then
   sources | xargs -0 -r clang-format --dry-run -Werror || die 2 "some sources are not formatted; make format mends them"
-  git ls-files -z -- '*.sh' .ci/run | xargs -0 -r shellcheck -x
+  git ls-files -z -- '*.sh' .ci/run | xargs -0 -r shellcheck -x -P SCRIPTDIR
   say "formatted: $(sources | tr -cd '\0' | wc -c) sources"
 else
   sources | xargs -0 -r clang-format -i

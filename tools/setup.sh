@@ -93,9 +93,15 @@ install() {
   read -r -a root <<<"$words"
   confirm
   local -a apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive timeout 1500 apt-get -y -q -o DPkg::Lock::Timeout=120)
-  "${apt[@]}" update >/dev/null || say "apt-get update failed; trying with the lists that are there"
-  "${apt[@]}" -o Dpkg::Use-Pty=0 install --no-install-recommends "${packages[@]}" \
-    || die 2 "apt-get could not install: ${packages[*]}. Its message is above."
+  local log
+  log=$(mktemp)
+  say "Installing; this takes a minute or two"
+  "${apt[@]}" update >"$log" 2>&1 || say "apt-get update failed; going on with the lists that are there"
+  "${apt[@]}" -o Dpkg::Use-Pty=0 install --no-install-recommends "${packages[@]}" >>"$log" 2>&1 || {
+    tail -20 "$log"
+    die 2 "apt-get could not install: ${packages[*]}. Its last words are above, the rest is in $log"
+  }
+  rm -f "$log"
 }
 
 list=

@@ -25,7 +25,7 @@ part() {
 evaluate() {
   build/trireme eval "$run" | tee "$run/eval.txt"
   local bits
-  bits=$(sed -nE 's/.*bits[ _]per[ _]byte[^0-9]*([0-9]+\.[0-9]+).*/\1/p' "$run/eval.txt" | tail -1)
+  bits=$(sed -nE 's/.*bits per byte *([0-9]+\.[0-9]+).*/\1/p' "$run/eval.txt")
   say "
 Bits per byte on the addresses from 1991 on (fewer is better):"
   printf '%-10s %.2f\n' trireme "${bits:?eval printed no bits per byte}"
@@ -63,7 +63,7 @@ run=${RUN:-$(next_free_folder runs/sotu)}
 command=(build/trireme train "$config" --workers "$workers" --set "run.dir=$run")
 part "Training"
 say "Running: ${command[*]}"
-say "This takes 6 to 7 minutes on two processors. Ctrl-C saves and stops."
+say "$(sed -nE '/^\[train\]/,/^\[/ s/^steps *= *([0-9]+).*/\1/p' "$config") steps, 6 to 7 minutes on two processors. Ctrl-C saves and stops."
 "${command[@]}"
 
 part "Evaluation on held-out text"
