@@ -49,6 +49,9 @@ class StatusPage {
   /// (torchrun, srun, mpirun) did. Throws InternalError when the variable is set but does not lead to a page.
   static std::optional<StatusPage> from_environment();
 
+  /// Another handle on the same page and slot.
+  StatusPage duplicate() const;
+
   StatusPage(StatusPage&&) noexcept;
   StatusPage& operator=(StatusPage&&) noexcept;
   ~StatusPage();

@@ -1,0 +1,61 @@
+#include "resilience/failure_report.h"
+
+#include <unistd.h>
+
+#include "resilience/supervisor.h"
+
+namespace trireme::resilience {
+namespace {
+
+std::string where(const WorkerStatus& status) {
+  std::string text = status.last_step < 0 ? "before its first step was finished"
+                                          : fmt::format("last finished step {}", status.last_step);
+  return text + fmt::format(", {}", to_string(status.phase));
+}
+
+std::string host() {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
+
+std::string failure_report(const ReportInput& input) {
+  const Failure& cause = root_cause(input.failures);
+  if (cause.status.has_error && (cause.code == ExitCode::bad_input || cause.code == ExitCode::does_not_fit)) {
+    return cause.status.error;
+  }
+  const int rank = input.first_rank + cause.local_rank;
+  std::string text =
+      fmt::format("rank {} (pid {} on {}) {}\n  where: {}\n", rank, cause.pid, host(), cause.what, where(cause.status));
+  if (cause.status.has_error) text += fmt::format("  its error: {}\n", cause.status.error);
+  // When all that failed only waited for someone, that someone is a worker that is alive and silent.
+  if (cause.kind == FailureKind::follower) {
+    for (const Bystander& other : input.bystanders) {
+      text += fmt::format("  still running then: rank {} (pid {}), {}, silent for {:.1f} s\n", other.rank, other.pid,
+                          where(other.status), seconds(other.status.silent_for));
+    }
+  }
+  const std::string log = log_path(input.run_dir, rank).string();
+  if (input.tail.empty()) {
+    text += fmt::format("  its log, {}, is empty\n", log);
+  } else {
+    text += fmt::format("  last lines of {}:\n{}", log, input.tail);
+  }
+  std::string others;
+  for (const Failure& failure : input.failures) {
+    if (&failure == &cause) continue;
+    others +=
+        fmt::format("{}rank {} {}", others.empty() ? "" : "; ", input.first_rank + failure.local_rank, failure.what);
+  }
+  if (!others.empty()) text += fmt::format("  after it: {}\n", others);
+  text += fmt::format(
+      "  All workers of this machine have ended. The same command resumes from the newest complete checkpoint in {}.",
+      (input.run_dir / "checkpoints").string());
+  return text;
+}
+
+}  // namespace trireme::resilience
