@@ -1,11 +1,14 @@
 """Writes what transformers' Llama computes: logits, loss, every gradient, ten AdamW losses, and the same again at step 10.
 
-Usage: oracle_llama.py CASE OUT.pt. Everything is in the case's type, attention is the eager one.
+Usage: oracle_llama.py CASE OUT.pt. Everything is in the case's type: where transformers computes in fp32 whatever the type
+of the model (norms, softmax of eager attention, rotary angles), which would hide everything below 1e-7, PyTorch's own
+function of the same meaning takes its place.
 """
 import sys
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 CASES = {
     # name: (dtype, tied, heads, kv_heads, head_dim, rope scaling)
@@ -43,9 +46,8 @@ def main():
     config = LlamaConfig(vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=FFN, num_hidden_layers=LAYERS,
                          num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim,
                          max_position_embeddings=64, rms_norm_eps=1e-5, tie_word_embeddings=tied,
-                         attn_implementation="eager", rope_parameters=rope)
+                         attn_implementation="sdpa", rope_parameters=rope)
     model = LlamaForCausalLM(config).to(dtype)
-    # transformers keeps rotary frequencies in fp32 even in an fp64 model, which would hide everything below 1e-7.
     rotary = model.model.rotary_emb
     base = 10000.0 ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     if scaling:
@@ -66,6 +68,7 @@ def main():
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
     rotary.forward = rotary_forward
+    LlamaRMSNorm.forward = lambda self, x: torch.nn.functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(torch.randn_like(p) * 0.08 + (1.0 if "norm" in name else 0.0))

@@ -1,0 +1,218 @@
+#include "train/checkpointing.h"
+
+#include <torch/torch.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "ops/dispatch.h"
+#include "ops/sum_of_squares.h"
+#include "train/coordination.h"
+
+namespace trireme::train {
+namespace {
+
+DType dtype_of(const at::Tensor& tensor) { return tensor.scalar_type() == at::kDouble ? DType::f64 : DType::f32; }
+
+// Fragments of tensors that have a parameter's layout: its master, or a moment of it.
+struct Holding {
+  std::string prefix;
+  const nn::Parameter* parameter;
+  at::Tensor tensor;
+};
+
+std::vector<Holding> weights_of(const models::Model& model) {
+  std::vector<Holding> holdings;
+  for (const nn::Parameter* parameter : model.parameters()) holdings.push_back({"model.", parameter, parameter->master()});
+  return holdings;
+}
+
+std::vector<Holding> everything_of(const Session& session) {
+  std::vector<Holding> holdings = weights_of(*session.model);
+  const optim::Adamw& optimizer = *session.optimizer;
+  for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
+    holdings.push_back({"optimizer.exp_avg.", optimizer.parameters()[i], optimizer.moments()[i].exp_avg});
+    holdings.push_back({"optimizer.exp_avg_sq.", optimizer.parameters()[i], optimizer.moments()[i].exp_avg_sq});
+  }
+  return holdings;
+}
+
+// Calls visit(holding, fragment, pointer to its first element) for each fragment; tensors of a device go over the host.
+template <typename Visit>
+void for_each_fragment(const std::vector<Holding>& holdings, Visit visit) {
+  for (const Holding& holding : holdings) {
+    auto* data = static_cast<std::byte*>(holding.tensor.data_ptr());
+    for (const nn::Fragment& fragment : holding.parameter->fragments())
+      visit(holding, fragment, data + fragment.local_offset * static_cast<int64_t>(holding.tensor.element_size()));
+  }
+}
+
+// A device's tensors as they are on the host, and back again after loading.
+std::vector<Holding> on_host(const std::vector<Holding>& holdings) {
+  std::vector<Holding> result = holdings;
+  for (Holding& holding : result) holding.tensor = holding.tensor.to(at::kCPU);
+  return result;
+}
+
+void read_into(const checkpoint::CheckpointReader& reader, const std::vector<Holding>& holdings) {
+  const std::vector<Holding> host = on_host(holdings);
+  std::vector<checkpoint::Target> targets;
+  for_each_fragment(host, [&](const Holding& holding, const nn::Fragment& fragment, std::byte* data) {
+    targets.push_back({holding.prefix + fragment.logical->name, fragment.logical->shape, {fragment.offset, fragment.size},
+                       dtype_of(holding.tensor), data});
+  });
+  reader.read(targets);
+  for (size_t i = 0; i < holdings.size(); ++i)
+    if (!host[i].tensor.is_same(holdings[i].tensor)) holdings[i].tensor.copy_(host[i].tensor);
+}
+
+void refresh_values(const models::Model& model, const checkpoint::CheckpointReader& reader) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::string> faults;
+  for (const nn::Parameter* parameter : model.parameters()) {
+    for (const nn::Fragment& fragment : parameter->fragments()) {
+      const at::Tensor part = parameter->master().view({-1}).narrow(0, fragment.local_offset, fragment.elements());
+      if (!std::isfinite(ops::sum_of_squares(part)))
+        faults.push_back(fmt::format("{} in {} holds values that are not finite; go on from an earlier checkpoint",
+                                     fragment.logical->name, reader.folder().string()));
+    }
+    at::Tensor value = parameter->value();
+    if (!value.is_same(parameter->master())) value.copy_(parameter->master());
+  }
+  if (!faults.empty()) throw InputError(faults);
+}
+
+nlohmann::json schedule_state(const Session& session) {
+  const auto& schedule = session.config.lr_schedule;
+  return {{"name", config::name_of(schedule.name)},   {"lr", session.config.optimizer.lr},
+          {"warmup_steps", schedule.warmup_steps},    {"horizon", schedule.steps},
+          {"decay_steps", schedule.decay_steps},      {"min_ratio", schedule.min_ratio},
+          {"updates", session.optimizer->updates()}};
+}
+
+void refuse_changed_config(const Session& session, const checkpoint::CheckpointReader& reader,
+                           const std::function<void(const std::string&)>& say) {
+  const config::Config was = config::parse_config(reader.state().at("config").get<std::string>(), "the checkpoint's config", "/");
+  std::vector<std::string> faults;
+  for (const config::Difference& difference : config::differences(was, session.config)) {
+    if (difference.may_change) say(fmt::format("{} was {}, is {}", difference.key, difference.was, difference.is));
+    else faults.push_back(fmt::format("{} was {} when the run was started, and is {} now; a resumed run keeps it",
+                                      difference.key, difference.was, difference.is));
+  }
+  const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
+  if (hash != session.dataset->tokenizer_hash())
+    faults.push_back(fmt::format("the run was trained with the tokenizer {}, but data.path = {} was prepared with {}", hash,
+                                 session.dataset->folder().string(), session.dataset->tokenizer_hash()));
+  if (faults.empty()) return;
+  faults.push_back(fmt::format("to start anew, choose another run.dir than {}", session.config.run.dir.string()));
+  throw InputError(faults);
+}
+
+void resume(Session& session, const checkpoint::Entry& entry, const std::function<void(const std::string&)>& say) {
+  const auto reader = checkpoint::CheckpointReader::open(entry.folder);
+  refuse_changed_config(session, reader, say);
+  read_into(reader, everything_of(session));
+  refresh_values(*session.model, reader);
+  session.progress.step = reader.step();
+  session.progress.tokens = reader.state().at("tokens").get<int64_t>();
+  session.optimizer->set_updates(reader.state().at("schedule").at("updates").get<int64_t>());
+  start_loader(session, reader.state().at("loader").get<data::LoaderState>());
+  say(fmt::format("resumed from {} (step {})", entry.folder.string(), entry.step));
+}
+
+void start_from(Session& session, const std::function<void(const std::string&)>& say) {
+  const auto reader = checkpoint::CheckpointReader::open(checkpoint::resolve_checkpoint(session.config.checkpoint.load).folder);
+  const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
+  if (hash != session.dataset->tokenizer_hash())
+    throw_input("checkpoint.load = {} was trained with the tokenizer {}, but data.path = {} was prepared with {}",
+                reader.folder().string(), hash, session.dataset->folder().string(), session.dataset->tokenizer_hash());
+  load_weights(*session.model, reader);
+  say(fmt::format("weights of {} (step {}); optimizer, schedule and data start anew", reader.folder().string(), reader.step()));
+}
+
+}  // namespace
+
+nlohmann::json to_json(const describe::ModelShape& m) {
+  return {{"architecture", m.architecture},
+          {"layers", m.layers},
+          {"hidden", m.hidden},
+          {"heads", m.heads},
+          {"kv_heads", m.kv_heads},
+          {"head_dim", m.head_dim},
+          {"ffn", m.ffn},
+          {"vocab", m.vocab},
+          {"max_seq_len", m.max_seq_len},
+          {"tied", m.tied},
+          {"norm_eps", m.norm_eps},
+          {"rope_theta", m.rope_theta},
+          {"rope_scaling",
+           {{"factor", m.rope_scaling.factor},
+            {"low_freq_factor", m.rope_scaling.low_freq_factor},
+            {"high_freq_factor", m.rope_scaling.high_freq_factor},
+            {"original_max_seq_len", m.rope_scaling.original_max_seq_len}}}};
+}
+
+describe::ModelShape shape_from_json(const nlohmann::json& json) {
+  describe::ModelShape m;
+  json.at("architecture").get_to(m.architecture);
+  json.at("layers").get_to(m.layers);
+  json.at("hidden").get_to(m.hidden);
+  json.at("heads").get_to(m.heads);
+  json.at("kv_heads").get_to(m.kv_heads);
+  json.at("head_dim").get_to(m.head_dim);
+  json.at("ffn").get_to(m.ffn);
+  json.at("vocab").get_to(m.vocab);
+  json.at("max_seq_len").get_to(m.max_seq_len);
+  json.at("tied").get_to(m.tied);
+  json.at("norm_eps").get_to(m.norm_eps);
+  json.at("rope_theta").get_to(m.rope_theta);
+  const nlohmann::json& scaling = json.at("rope_scaling");
+  scaling.at("factor").get_to(m.rope_scaling.factor);
+  scaling.at("low_freq_factor").get_to(m.rope_scaling.low_freq_factor);
+  scaling.at("high_freq_factor").get_to(m.rope_scaling.high_freq_factor);
+  scaling.at("original_max_seq_len").get_to(m.rope_scaling.original_max_seq_len);
+  return m;
+}
+
+checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint::Store& store) {
+  const comm::Communicator& data = session.mesh->data();
+  checkpoint::SaveRequest request;
+  request.step = session.progress.step;
+  const std::vector<Holding> holdings = on_host(everything_of(session));
+  for_each_fragment(holdings, [&](const Holding& holding, const nn::Fragment& fragment, const std::byte* at) {
+    request.fragments.push_back({holding.prefix + fragment.logical->name, fragment.logical->shape,
+                                 {fragment.offset, fragment.size}, dtype_of(holding.tensor), at, data.rank(), data.size()});
+  });
+  request.state["tokens"] = session.progress.tokens;
+  request.state["schedule"] = schedule_state(session);
+  request.state["loader"] = session.loader->state();
+  request.state["config"] = config::to_toml(session.config);
+  request.state["model"] = to_json(session.config.model);
+  request.state["tokenizer"] = {{"hash", session.dataset->tokenizer_hash()}, {"vocab_size", session.dataset->vocab_size()}};
+  request.state["versions"] = {{"trireme", TRIREME_VERSION}, {"torch", TORCH_VERSION}};
+  request.layout["data"] = data.size();
+  CommunicatorCoordination coordination(session.mesh->world());
+  const checkpoint::SaveReport report = checkpoint::save(store, request, coordination);
+  if (session.first_rank()) store.prune(session.config.checkpoint.keep, request.step);
+  return report;
+}
+
+void resume_or_start(Session& session, const checkpoint::Store& store, const std::function<void(const std::string&)>& say) {
+  CommunicatorCoordination coordination(session.mesh->world());
+  if (session.config.checkpoint.resume) {
+    if (const auto entry = store.find_newest_loadable(coordination, say)) return resume(session, *entry, say);
+  } else if (store.newest()) {
+    throw_input("run.dir = {} holds checkpoints and checkpoint.resume is false; choose another run.dir, or let it resume",
+                session.config.run.dir.string());
+  }
+  if (!session.config.checkpoint.load.empty()) start_from(session, say);
+  start_loader(session, {});
+}
+
+void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader) {
+  read_into(reader, weights_of(model));
+  refresh_values(model, reader);
+}
+
+}  // namespace trireme::train

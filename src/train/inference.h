@@ -1,0 +1,28 @@
+// A model out of a checkpoint, for generating and evaluating: no optimizer, no data, one process.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "data/tokenizer.h"
+#include "models/model.h"
+
+namespace trireme::train {
+
+struct LoadedModel {
+  std::unique_ptr<models::Model> model;
+  data::Tokenizer tokenizer;
+  std::filesystem::path checkpoint;  ///< the step folder
+  int64_t step = 0;
+  int64_t seq_len = 0;               ///< that it was trained with
+  int64_t micro_batch_size = 1;
+  std::filesystem::path eval_path;   ///< held-out data that it was trained with; may be empty or gone
+};
+
+/// `path`: a step folder, or a run folder (its newest complete checkpoint). The tokenizer is the copy in the run folder.
+LoadedModel load_model(const std::filesystem::path& path);
+
+/// Where a run keeps the copy of its tokenizer.
+std::filesystem::path tokenizer_folder(const std::filesystem::path& run_folder);
+
+}  // namespace trireme::train

@@ -1,0 +1,122 @@
+#include "train/reporter.h"
+
+#include <torch/torch.h>
+#include <torch/version.h>
+
+#include <cmath>
+
+#include "describe/model_shape.h"
+#include "memory/process_memory.h"
+#include "observe/machine.h"
+#include "observe/startup_report.h"
+#include "ops/kernels.h"
+
+namespace trireme::train {
+namespace {
+
+observe::Console make_console(const Session& session, int64_t last_step) {
+  if (!session.first_rank()) return observe::Console::silent();
+  return observe::Console(observe::ConsoleOptions::from_environment(last_step));
+}
+
+}  // namespace
+
+Reporter::Reporter(const Session& session, int64_t last_step)
+    : session_(session), last_step_(last_step), console_(make_console(session, last_step)) {
+  if (session.first_rank()) metrics_ = std::make_unique<observe::MetricsFile>(session.config.run.dir / "metrics.jsonl");
+  observe::ThroughputOptions options;
+  options.total_steps = last_step;
+  meter_ = std::make_unique<observe::ThroughputMeter>(options);
+}
+
+void Reporter::say(const std::string& text) { console_.print(text); }
+void Reporter::warn(const std::string& text) { console_.warning(text); }
+
+void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesystem::path& resumed_from) {
+  const config::Config& config = session_.config;
+  observe::ThroughputOptions options;
+  options.flops_per_token = describe::model_flops_per_token(config.model, config.train.seq_len);
+  options.matmul_flops_per_second = matmul_rate;
+  options.total_steps = last_step_;
+  meter_ = std::make_unique<observe::ThroughputMeter>(options);
+
+  observe::StartupReport report;
+  report.version = TRIREME_VERSION;
+  report.torch = TORCH_VERSION;
+  report.host = observe::host_name();
+  report.cores = observe::usable_cores();
+  report.threads = at::get_num_threads();
+  report.instruction_set = ops::kernel_level();
+  report.memory_bytes = observe::usable_memory_bytes();
+  report.workers = session_.mesh->size();
+  report.matmul_flops_per_second = matmul_rate;
+  report.matmul_size = matmul_size;
+  report.config = config;
+  report.accumulation = session_.accumulation;
+  report.train_documents = session_.dataset->document_count();
+  report.train_tokens = session_.dataset->token_count();
+  report.train_bytes = session_.dataset->text_bytes();
+  if (session_.eval_dataset != nullptr) {
+    report.eval_documents = session_.eval_dataset->document_count();
+    report.eval_tokens = session_.eval_dataset->token_count();
+    report.eval_bytes = session_.eval_dataset->text_bytes();
+  }
+  report.first_step = session_.progress.step;
+  report.resumed_from = resumed_from;
+  console_.print(observe::to_text(report));
+}
+
+void Reporter::rewind(int64_t step) {
+  // At step 0 there is nothing to keep, not even an evaluation before the first step.
+  if (metrics_ != nullptr) metrics_->rewind(step > 0 ? step : -1);
+}
+
+void Reporter::step(const StepResult& result) {
+  const config::MetricsConfig& metrics = session_.config.metrics;
+  meter_->end_step(session_.tokens_per_step(), result.data_seconds, result.exposed_comm_seconds);
+  const int64_t step = session_.progress.step;
+  if (metrics_ == nullptr) return;
+  if (result.skipped || step % metrics.interval == 0 || step == last_step_) {
+    observe::StepRecord record;
+    record.step = step;
+    record.loss = result.loss;
+    record.grad_norm = result.grad_norm;
+    record.lr = result.learning_rate;
+    record.tokens = session_.progress.tokens;
+    meter_->report(record);
+    record.peak_memory_bytes = memory::peak_resident_bytes();
+    record.skipped = result.skipped;
+    record.skipped_parameter = result.skipped_parameter;
+    if (metrics.layer_grad_norms) {
+      const std::vector<nn::Parameter*> parameters = session_.model->parameters();
+      for (size_t i = 0; i < parameters.size(); ++i)
+        record.layer_grad_norms.emplace_back(parameters[i]->name(), result.parameter_norms[i]);
+    }
+    metrics_->append(record);
+    console_.step(record);
+  }
+  console_.progress(step, result.loss, meter_->seconds_left(step));
+}
+
+void Reporter::evaluation(const Evaluation& evaluation) {
+  if (metrics_ == nullptr) return;
+  observe::EvalRecord record;
+  record.step = session_.progress.step;
+  record.eval_loss = evaluation.loss;
+  record.eval_bits_per_byte = evaluation.bits_per_byte;
+  record.tokens = evaluation.tokens;
+  record.bytes = evaluation.bytes;
+  record.seconds = evaluation.seconds;
+  metrics_->append(record);
+  console_.evaluation(record);
+}
+
+void Reporter::sync() {
+  if (metrics_ != nullptr) metrics_->sync();
+}
+
+void Reporter::checkpoint(const checkpoint::SaveReport& report) {
+  console_.checkpoint(session_.progress.step, report.folder, report.bytes, report.seconds);
+}
+
+}  // namespace trireme::train

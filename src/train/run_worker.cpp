@@ -1,0 +1,229 @@
+#include "train/run_worker.h"
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "checkpoint/run_lock.h"
+#include "checkpoint/store.h"
+#include "comm/rendezvous.h"
+#include "memory/caching_allocator.h"
+#include "observe/machine.h"
+#include "observe/matmul_rate.h"
+#include "train/checkpointing.h"
+#include "train/evaluate.h"
+#include "train/first_use.h"
+#include "train/inference.h"
+#include "train/reporter.h"
+#include "train/session.h"
+#include "train/step.h"
+
+namespace trireme::train {
+namespace {
+
+using resilience::Phase;
+using resilience::StopReason;
+using resilience::WorkerContext;
+
+// A run that only skips steps learns nothing: weights or data are broken, and going on would only burn time.
+constexpr int64_t kMostSkippedInARow = 10;
+
+void set_phase(WorkerContext& context, Phase phase) {
+  if (context.status) context.status->set_phase(phase);
+}
+
+std::shared_ptr<comm::Communicator> connect_world(const config::Config& config, WorkerContext& context) {
+  comm::ConnectOptions options;
+  options.backend = std::string(config::name_of(config.comm.backend));
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(config.comm.timeout_s * 1000));
+  if (context.status) {
+    options.publish_port = [&](int port) { context.status->publish_port(static_cast<uint16_t>(port)); };
+    options.await_port = [&](std::chrono::milliseconds timeout) { return int{context.status->await_port(timeout)}; };
+  }
+  return comm::connect(context.environment, options);
+}
+
+// What one rank does for all: `work` on the first rank; its failure is everybody's, with the same text.
+template <typename Work>
+void on_first_rank(comm::Communicator& world, Work work) {
+  std::string fault;
+  std::optional<ExitCode> code;
+  if (world.rank() == 0) {
+    try {
+      work();
+    } catch (const Error& error) {
+      fault = error.what();
+      code = error.code();
+    }
+  }
+  const std::string answer = world.all_gather_strings(code ? std::to_string(static_cast<int>(*code)) + fault : "").at(0);
+  if (!answer.empty()) throw Error(static_cast<ExitCode>(answer[0] - '0'), answer.substr(1));
+}
+
+// The run folder, as a person finds it: the resolved config, and the tokenizer, without which the weights say nothing.
+void write_run_folder(const Session& session) {
+  const std::filesystem::path& run = session.config.run.dir;
+  write_file_durably(run / "config.toml", config::to_toml(session.config));
+  const std::filesystem::path tokenizer = tokenizer_folder(run);
+  if (std::filesystem::exists(tokenizer / "manifest.json") &&
+      data::Tokenizer::load(tokenizer).hash() == session.dataset->tokenizer_hash())
+    return;
+  data::Tokenizer::load(session.dataset->tokenizer_folder()).save(tokenizer);
+}
+
+// All ranks measure at the same time, since they share the machine; the sum is what the run could reach.
+observe::MatmulRate measure_together(Session& session) {
+  observe::MatmulRateOptions options;
+  options.together = [&] { session.mesh->world().barrier(); };
+  observe::MatmulRate rate = observe::measure_matmul_rate(activation_type(session.config.train.precision), options);
+  rate.flops_per_second = session.mesh->world().all_reduce_scalar(rate.flops_per_second);
+  return rate;
+}
+
+class Run {
+ public:
+  Run(Session& session, WorkerContext& context)
+      : s_(session),
+        context_(context),
+        store_(session.config.run.dir),
+        last_step_(last_step_of(session.config.train)),
+        reporter_(session, last_step_) {}
+
+  ExitCode train() {
+    resume();
+    if (s_.progress.step >= last_step_) {
+      reporter_.say(fmt::format("nothing to do: the run has finished step {} of {}; raise train.{} to go on", s_.progress.step,
+                                last_step_, last_step_ < s_.config.train.steps ? "stop_after" : "steps"));
+      return ExitCode::done;
+    }
+    while (s_.progress.step < last_step_) {
+      set_phase(context_, Phase::training);
+      reporter_.begin_step();
+      const StepResult result = step(s_, wants_to_stop());
+      if (context_.status) context_.status->set_step(s_.progress.step);
+      reporter_.step(result);
+      check_skipped(result);
+      if (due(s_.config.eval.interval) || s_.progress.step == s_.config.train.steps) evaluate();
+      if (due(s_.config.checkpoint.interval) || result.stop || s_.progress.step == last_step_) save();
+      if (result.stop) return obey_stop();
+    }
+    set_phase(context_, Phase::done);
+    return ExitCode::done;
+  }
+
+ private:
+  static int64_t last_step_of(const config::TrainConfig& train) {
+    return train.stop_after > 0 ? std::min(train.stop_after, train.steps) : train.steps;
+  }
+
+  bool due(int64_t interval) const { return interval > 0 && s_.progress.step % interval == 0; }
+
+  void resume() {
+    set_phase(context_, Phase::loading);
+    std::vector<std::string> events;
+    resume_or_start(s_, store_, [&](const std::string& event) { events.push_back(event); });
+    if (context_.status && s_.progress.step > 0) context_.status->set_step(s_.progress.step);
+    reporter_.rewind(s_.progress.step);
+    on_first_rank(s_.mesh->world(), [&] { write_run_folder(s_); });
+    const observe::MatmulRate rate = measure_together(s_);
+    reporter_.start(rate.flops_per_second, rate.size,
+                    s_.progress.step > 0 ? store_.step_folder(s_.progress.step) : std::filesystem::path());
+    for (const std::string& event : events) reporter_.say(event);
+  }
+
+  bool wants_to_stop() {
+    reason_ = resilience::stop_reason(s_.config.run.dir);
+    const double limit = s_.config.run.time_limit_minutes;
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    time_is_over_ = limit > 0 && elapsed.count() > 60 * limit;
+    return reason_ != StopReason::none || time_is_over_;
+  }
+
+  ExitCode obey_stop() {
+    const std::string mine = reason_ != StopReason::none ? resilience::to_string(reason_, s_.config.run.dir)
+                             : time_is_over_ ? fmt::format("run.time_limit_minutes = {}", s_.config.run.time_limit_minutes)
+                                             : "";
+    std::string why;
+    const std::vector<std::string> reasons = s_.mesh->world().all_gather_strings(mine);
+    for (size_t rank = 0; rank < reasons.size() && why.empty(); ++rank)
+      if (!reasons[rank].empty()) why = fmt::format("{} (rank {})", reasons[rank], rank);
+    reporter_.warn(fmt::format("stopped by {} after step {}; saved, and the same command goes on from there", why,
+                               s_.progress.step));
+    if (s_.first_rank()) resilience::remove_stop_file(s_.config.run.dir);
+    set_phase(context_, Phase::done);
+    return ExitCode::stopped;
+  }
+
+  void check_skipped(const StepResult& result) {
+    skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+    if (skipped_in_a_row_ < kMostSkippedInARow) return;
+    throw_input("{} steps in a row had gradients that are not finite, last in {}; nothing was learned in them. A lower "
+                "optimizer.lr, a longer lr_schedule.warmup_steps or train.precision = \"fp32\" may help; the newest checkpoint "
+                "is from before",
+                skipped_in_a_row_, result.skipped_parameter);
+  }
+
+  void evaluate() {
+    if (s_.eval_dataset == nullptr) return;
+    set_phase(context_, Phase::evaluating);
+    reporter_.evaluation(train::evaluate(*s_.model, s_.eval_dataset, s_.mesh->data(), s_.config.train.seq_len,
+                                         s_.config.train.micro_batch_size, s_.config.eval.tokens));
+  }
+
+  void save() {
+    set_phase(context_, Phase::saving);
+    reporter_.sync();
+    reporter_.checkpoint(save_checkpoint(s_, store_));
+  }
+
+  Session& s_;
+  WorkerContext& context_;
+  checkpoint::Store store_;
+  int64_t last_step_;
+  Reporter reporter_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  StopReason reason_ = StopReason::none;
+  bool time_is_over_ = false;
+  int64_t skipped_in_a_row_ = 0;
+};
+
+}  // namespace
+
+ExitCode run_worker(config::Config config, WorkerContext& context) {
+  const comm::LaunchEnvironment& environment = context.environment;
+  if (environment.world_size > 1)
+    log::set_prefix(fmt::format("[rank {} @ {}] ", environment.rank, observe::host_name()));
+  if (!context.thread_note.empty()) log::info("{}", context.thread_note);
+  if (config.memory.caching_allocator) memory::install_caching_allocator();
+  at::set_num_threads(context.threads);
+  const int64_t accumulation = config::resolve_world(config, environment.world_size);
+
+  const std::shared_ptr<comm::Communicator> world = connect_world(config, context);
+  try {
+    // The lock is the first rank's, and lives as long as the run.
+    std::optional<checkpoint::RunLock> lock;
+    on_first_rank(*world, [&] {
+      lock = checkpoint::RunLock::acquire(config.run.dir);
+      if (!lock->notice().empty()) log::warning("{}", lock->notice());
+      resilience::remove_stop_file(config.run.dir);
+      prepare_on_first_use(config, [](const std::string& text) { log::info("{}", text); });
+    });
+    comm::MeshSizes sizes;
+    sizes.data = config.parallel.data;
+    const std::unique_ptr<Session> session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
+    return Run(*session, context).train();
+  } catch (const std::exception& error) {
+    if (context.status) {
+      const auto* ours = dynamic_cast<const Error*>(&error);
+      context.status->report_error(ours != nullptr ? ours->code() : ExitCode::internal, error.what());
+    }
+    world->abort(error.what());
+    throw;
+  }
+}
+
+}  // namespace trireme::train

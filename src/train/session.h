@@ -1,0 +1,53 @@
+// The parts of a training run, built once and passed to the functions that make a run of them: step, evaluate, save, resume.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "comm/mesh.h"
+#include "config/config.h"
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "models/model.h"
+#include "optim/adamw.h"
+#include "parallel/data_parallel.h"
+
+namespace trireme::train {
+
+/// Where a run stands; all of it is in a checkpoint.
+struct Progress {
+  int64_t step = 0;    ///< finished steps
+  int64_t tokens = 0;  ///< tokens trained on so far, over all ranks
+};
+
+struct Session {
+  config::Config config;     ///< resolved for this world
+  int64_t accumulation = 1;  ///< micro-batches of a step on each rank
+  at::Device device = at::kCPU;
+  std::shared_ptr<comm::Mesh> mesh;
+  std::shared_ptr<const data::Dataset> dataset;
+  std::shared_ptr<const data::Dataset> eval_dataset;  ///< null: no held-out text
+  std::unique_ptr<models::Model> model;
+  std::unique_ptr<parallel::DataParallel> data_parallel;
+  std::unique_ptr<optim::Adamw> optimizer;
+  std::unique_ptr<data::Loader> loader;
+  Progress progress;
+
+  bool first_rank() const { return mesh->rank() == 0; }
+  int64_t tokens_per_step() const { return config.train.global_batch_size * config.train.seq_len; }
+};
+
+/// The type of activations.
+at::ScalarType activation_type(config::Precision precision);
+/// cpu, or cuda where this build and machine have it; InputError otherwise.
+at::Device choose_device(config::Device device);
+
+/// Builds everything but the loader, which starts where a checkpoint says (see checkpointing.h). Data that does not fit the
+/// model is refused here.
+std::unique_ptr<Session> make_session(const config::Config& config, int64_t accumulation, std::shared_ptr<comm::Mesh> mesh);
+
+/// Starts the loader at `state`.
+void start_loader(Session& session, const data::LoaderState& state);
+
+}  // namespace trireme::train

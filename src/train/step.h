@@ -1,0 +1,32 @@
+// One training step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train/session.h"
+
+namespace trireme::train {
+
+struct StepResult {
+  double loss = 0;       ///< mean over the valid tokens of the global batch, before the update
+  double grad_norm = 0;  ///< global L2 norm before clipping
+  double learning_rate = 0;
+  bool skipped = false;  ///< the norm was not finite, so weights and moments stayed as they were
+  std::string skipped_parameter;  ///< the first parameter whose gradient was not finite
+  double seconds = 0, data_seconds = 0, exposed_comm_seconds = 0;
+  bool stop = false;  ///< some rank asked to stop
+  std::vector<double> parameter_norms;  ///< of each parameter, in the order of Model::parameters()
+};
+
+/// Collective. Advances session.progress. `stop` is this rank's wish; the result's is everybody's.
+StepResult step(Session& session, bool stop);
+
+/// tokens and labels of a batch as int64 tensors [rows, seq_len] on `device`.
+struct BatchTensors {
+  at::Tensor tokens, labels;
+};
+BatchTensors to_tensors(const data::Batch& batch, at::Device device);
+
+}  // namespace trireme::train
