@@ -1,0 +1,71 @@
+// `trireme launch`: the workers of one of several machines; and what `trireme train` shares with it.
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <memory>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/launch_options.h"
+#include "config/config.h"
+#include "resilience/cpu_share.h"
+#include "resilience/supervisor.h"
+
+namespace trireme::cli {
+
+ExitCode launch_workers(const LaunchOptions& options) {
+  const Meeting meeting = check_launch(options);
+  const int64_t world = options.nodes * options.workers;
+  // Every worker does this again; here it is done so that a fault is told once, and before anything is started or
+  // written.
+  config::Config config = config::load_config(options.config, options.overrides);
+  config::resolve_world(config, world);
+
+  const auto cpus = static_cast<int64_t>(resilience::allowed_cpus().size());
+  if (options.workers > cpus) {
+    log::warning("{} workers share {} CPUs: expect less speed than with {} workers", options.workers, cpus, cpus);
+  }
+  resilience::SupervisorOptions supervisor;
+  supervisor.arguments = {"train", options.config};
+  for (const std::string& text : options.overrides) {
+    supervisor.arguments.push_back("--set");
+    supervisor.arguments.push_back(text);
+  }
+  supervisor.run_dir = config.run.dir;
+  supervisor.local_workers = static_cast<int>(options.workers);
+  supervisor.first_rank = static_cast<int>(options.node_rank * options.workers);
+  supervisor.world_size = static_cast<int>(world);
+  supervisor.node_rank = static_cast<int>(options.node_rank);
+  supervisor.master_addr = meeting.host;
+  supervisor.master_port = meeting.port;
+  const resilience::SupervisorResult result = resilience::supervise(supervisor);
+  if (!result.message.empty()) throw Error(result.code, result.message);
+  return result.code;
+}
+
+void add_launch(CLI::App& app) {
+  const auto options = std::make_shared<LaunchOptions>();
+  CLI::App* command = app.add_subcommand("launch", "Train on several machines: run it once on each");
+  command->add_option("config", options->config, "The run's TOML file, the same on every machine")->required();
+  command->add_option("--nodes", options->nodes, "Number of machines")->required();
+  command->add_option("--node-rank", options->node_rank, "Which of them this is: 0 to nodes - 1")->required();
+  command->add_option("--rendezvous", options->rendezvous,
+                      "HOST:PORT where all meet: the name of machine 0, and a port that is free on it");
+  command->add_option("--workers", options->workers, "Workers on each machine")->capture_default_str();
+  command->add_option("--set", options->overrides, "Replace an option of the file: section.key=value (may be repeated)")
+      ->allow_extra_args(false);
+  command->footer(
+      "Examples, on two machines with 4 workers each:\n"
+      "  node0$ trireme launch --nodes 2 --node-rank 0 --rendezvous node0:29500 run.toml --workers 4\n"
+      "  node1$ trireme launch --nodes 2 --node-rank 1 --rendezvous node0:29500 run.toml --workers 4\n"
+      "\n"
+      "Ranks are counted machine by machine. Each machine keeps its workers' logs in RUN/logs; rank 0's output is "
+      "shown\n"
+      "on machine 0. When a worker fails, the launchers of all machines end with exit code 3.\n"
+      "torchrun --no-python, srun and mpirun start `trireme train run.toml` just as well.");
+  command->callback([options] {
+    const ExitCode code = launch_workers(*options);
+    if (code != ExitCode::done) throw CLI::RuntimeError(static_cast<int>(code));
+  });
+}
+
+}  // namespace trireme::cli
