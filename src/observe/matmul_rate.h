@@ -14,13 +14,13 @@ namespace trireme::observe {
 
 struct MatmulRateOptions {
   int64_t size = 2048;   ///< n of the n x n matrices; halved until one product takes at most a third of `seconds`
-  double seconds = 0.3;  ///< how long products are repeated; at least three are made
+  double seconds = 0.3;  ///< how long products are repeated, in stretches of 0.05 s, at least three of them
   /// Called right before the repetitions begin and right after they end; empty: this process is alone.
   std::function<void()> together;
 };
 
 struct MatmulRate {
-  double flops_per_second = 0;  ///< 2 n^3 / time of the best product
+  double flops_per_second = 0;  ///< of the best stretch, 2 n^3 a product
   int64_t size = 0;             ///< the n that was used
   int64_t repetitions = 0;
   int threads = 0;

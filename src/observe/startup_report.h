@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "observe/machine.h"
 #include "observe/memory_estimate.h"
 
 namespace trireme::observe {
@@ -52,10 +53,5 @@ std::string to_text(const StartupReport& report);
 
 /// "global batch 32 sequences = 8 micro x 2 data ranks x 2 accumulation = 16,384 tokens a step"
 std::string batch_arithmetic(int64_t micro_batch_size, int64_t data_ranks, int64_t accumulation, int64_t seq_len);
-
-/// What the operating system says of this machine.
-std::string host_name();
-int64_t usable_cores();         ///< the affinity mask's, cut to the container's CPU quota (rounded up)
-int64_t usable_memory_bytes();  ///< physical, or the container's limit where that is less
 
 }  // namespace trireme::observe

@@ -1,0 +1,72 @@
+#include "observe/memory_estimate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace trireme::observe {
+namespace {
+
+struct Sizes {
+  int64_t weight;   // of an element that computes
+  int64_t compute;  // of master weights, gradients, moments: ops::compute_type of the above
+};
+
+Sizes sizes_of(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::bf16:
+      return {2, 4};
+    case config::Precision::fp32:
+      return {4, 4};
+    case config::Precision::fp64:
+      return {8, 8};
+  }
+  return {8, 8};
+}
+
+/// Bytes a token that one block keeps for backward: the inputs of two norms and of four linears, the rotated q, k and
+/// v, and the gate and up projections. Attention's output is the input of the output projection, and is kept once.
+int64_t block_bytes_per_token(const describe::ModelShape& shape, const Sizes& sizes) {
+  const int64_t norms_and_their_linears = 4 * shape.hidden;
+  const int64_t attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+  const int64_t feed_forward = 3 * shape.ffn;
+  const int64_t row_statistics = shape.heads + 2;
+  return (norms_and_their_linears + attention + feed_forward) * sizes.weight + row_statistics * sizes.compute;
+}
+
+}  // namespace
+
+std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const MemoryOptions& options) {
+  const Sizes sizes = sizes_of(options.precision);
+  const int64_t parameters = describe::count_parameters(shape).total();
+  const int64_t tokens = options.micro_batch_size * options.seq_len;
+  const bool recompute = options.recompute == config::Recompute::full;
+
+  std::vector<MemoryItem> items;
+  const auto per_parameter = [&](const char* purpose, int64_t bytes) {
+    items.push_back({purpose, parameters * bytes, fmt::format("{} bytes a parameter", bytes)});
+  };
+  per_parameter("weights", sizes.weight);
+  if (sizes.weight != sizes.compute) per_parameter("master weights", sizes.compute);
+  per_parameter("gradients", sizes.compute);
+  per_parameter("moments", 2 * sizes.compute);
+
+  const int64_t block = block_bytes_per_token(shape, sizes);
+  const int64_t border = shape.hidden * sizes.weight;  // between blocks, and after the last
+  const int64_t activations = recompute ? border * (shape.layers + 1) + block : block * shape.layers + border;
+  items.push_back({"activations", tokens * activations,
+                   recompute ? "the inputs of all blocks, and one block whole" : "what all blocks keep for backward"});
+
+  // ops::linear_cross_entropy: chunks of at most 16 MiB of logits, but at least 256 rows; the gradient of its input,
+  // and that of the head in the compute type, with the product of a chunk that is added to it.
+  const int64_t row = shape.vocab * sizes.weight;
+  const int64_t rows = std::clamp<int64_t>((int64_t{16} << 20) / std::max<int64_t>(row, 1),
+                                           std::min<int64_t>(256, tokens), std::max<int64_t>(tokens, 1));
+  const int64_t head = shape.vocab * shape.hidden;
+  const int64_t product = sizes.weight == sizes.compute ? 0 : head * sizes.weight;
+  items.push_back({"loss", rows * row + tokens * border + head * sizes.compute + product,
+                   fmt::format("logits of {} rows, the head's gradient", rows)});
+  return items;
+}
+
+}  // namespace trireme::observe
