@@ -1,0 +1,43 @@
+// How fast the collectives are: a table in the form of nccl-tests.
+//
+// algbw = bytes / time, where bytes is the size of the larger buffer. busbw is algbw times what each rank must move at
+// least: 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and all_to_all, 1 for broadcast and send/recv
+// (nccl-tests, doc/PERFORMANCE.md). Times are the mean over the repeats of the slowest rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace trireme::comm {
+
+struct BenchOptions {
+  std::vector<std::string> collectives = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"};
+  int64_t min_bytes = 1 << 10;
+  int64_t max_bytes = 64 << 20;
+  int64_t factor = 4;             ///< each size is the last times this
+  double seconds_per_size = 0.2;  ///< about how long one size is measured
+  bool in_arena = true;           ///< buffers of shared_empty(); otherwise ordinary tensors, which are staged
+  at::ScalarType dtype = at::kFloat;
+};
+
+struct BenchResult {
+  std::string collective;
+  int64_t bytes = 0;
+  int64_t repeats = 0;
+  double microseconds = 0;
+  double algorithm_gb_per_second = 0;
+  double bus_gb_per_second = 0;
+};
+
+/// Collective: all ranks call it with the same options; all get the same results. Throws InputError for a name that is
+/// not known.
+std::vector<BenchResult> bench_collectives(Communicator& communicator, const BenchOptions& options);
+
+/// The results as a table, a line each, with a head.
+std::string format_bench(const std::vector<BenchResult>& results, const Communicator& communicator,
+                         const BenchOptions& options);
+
+}  // namespace trireme::comm

@@ -1,0 +1,136 @@
+// Telling what went wrong: who did not come, why, and what everyone was doing.
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/group.h"
+
+namespace trireme::comm {
+namespace {
+
+double seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+
+int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+std::string Group::signature() const {
+  return fmt::format("rank {} on {}", members_[static_cast<size_t>(rank_)], host_name());
+}
+
+std::string Group::where(const Operation& operation) const {
+  return fmt::format("{} #{} on axis {}", describe(operation.call), operation.sequence, axis_);
+}
+
+// `rank 1 (pid 4242 on host), whose last call was barrier #16, 3.2 s ago`
+std::string Group::whereabouts(int64_t rank) const {
+  const auto member = arena_->member(members_[static_cast<size_t>(rank)]);
+  std::string text = fmt::format("rank {}", members_[static_cast<size_t>(rank)]);
+  if (!member) return text + ", which has not joined yet";
+  text += fmt::format(" (pid {} on {})", member->process.pid, member->host);
+  const RankControl& theirs = ranks_[rank];
+  const int64_t posted = theirs.last_posted.load(std::memory_order_relaxed);
+  if (posted == 0) return text + ", which has made no call yet";
+  return text + fmt::format(", whose last call was {} #{}, {:.1f} s ago",
+                            describe(theirs.last_packed.load(std::memory_order_relaxed),
+                                     theirs.last_count.load(std::memory_order_relaxed)),
+                            theirs.last_sequence.load(std::memory_order_relaxed), seconds(now() - posted));
+}
+
+std::vector<int64_t> Group::missing_ranks(const Operation& operation) const {
+  if (operation.call.kind == Kind::send || operation.call.kind == Kind::recv) return {operation.call.root};
+  std::vector<int64_t> missing;
+  for (int64_t r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    const Entry& theirs = entry(r, operation.sequence);
+    bool late = theirs.sequence.load() != operation.sequence;
+    if (operation.arrived_) {
+      switch (operation.way_) {
+        case Operation::Way::inlined:
+          break;
+        case Operation::Way::direct_reduce:
+          late = ranks_[r].completed.load() < operation.sequence;
+          break;
+        case Operation::Way::direct_pull:
+          late = theirs.finished.load() == 0;
+          break;
+        case Operation::Way::staged: {
+          const uint64_t end = operation.base_ + static_cast<uint64_t>(operation.pieces_);
+          late = ranks_[r].staged.load() < end || ranks_[r].consumed.load() < end;
+          break;
+        }
+      }
+    }
+    if (late) missing.push_back(r);
+  }
+  return missing;
+}
+
+void Group::check_poison(const std::function<std::string()>& waiting_for) const {
+  if (!arena_->poisoned()) return;
+  throw WorkerError(fmt::format("{}: {} cannot complete, because another rank failed: {}", signature(), waiting_for(),
+                                arena_->poison_message()));
+}
+
+void Group::check_peers(const std::vector<int64_t>& missing, const std::function<std::string()>& waiting_for,
+                        Nanoseconds elapsed) {
+  const auto state = [&](int64_t rank) {
+    const auto member = arena_->member(members_[static_cast<size_t>(rank)]);
+    return member ? state_of(member->process) : ProcessState::unknown;
+  };
+  for (const int64_t rank : missing) {
+    if (state(rank) != ProcessState::dead) continue;
+    // It may have failed in words just before it died: that is the better story.
+    check_poison(waiting_for);
+    fail(members_[static_cast<size_t>(rank)], fmt::format("{}: {} failed after {:.1f} s: {} died", signature(),
+                                                          waiting_for(), seconds(elapsed), whereabouts(rank)));
+  }
+  if (elapsed < std::chrono::nanoseconds(timeout_).count()) return;
+  std::string who;
+  for (const int64_t rank : missing) {
+    const ProcessState is = state(rank);
+    who += fmt::format("{}{}{}", who.empty() ? "" : "; ", whereabouts(rank),
+                       is == ProcessState::stopped ? ": it is stopped (by a signal or a debugger)"
+                       : is == ProcessState::alive ? ": it is alive, but late"
+                                                   : "");
+  }
+  fail(missing.empty() ? members_[static_cast<size_t>(rank_)] : members_[static_cast<size_t>(missing.front())],
+       fmt::format("{}: {} failed: its deadline of {:.1f} s is over ({:.1f} s have passed). Did not arrive: {}",
+                   signature(), waiting_for(), seconds(std::chrono::nanoseconds(timeout_).count()), seconds(elapsed),
+                   who.empty() ? "nobody is missing any more" : who));
+}
+
+void Group::fail(int64_t culprit, const std::string& message) {
+  if (arena_->poison(culprit, message)) log::error("last calls of {}:\n{}", signature(), flight_record());
+  control_->bell.fetch_add(1);
+  notify();
+  throw WorkerError(message);
+}
+
+void Group::abort(const std::string& message) noexcept {
+  if (size_ == 1) return;
+  try {
+    const int64_t self = members_[static_cast<size_t>(rank_)];
+    if (arena_->poison(self, fmt::format("{}: {}", signature(), message))) {
+      log::error("last calls of {}:\n{}", signature(), flight_record());
+    }
+  } catch (...) {
+    arena_->poison(-1, "a rank gave up, and had no memory left to say why");
+  }
+  notify();
+}
+
+std::string Group::flight_record() const {
+  std::string text;
+  const Nanoseconds time = now();
+  for (int64_t i = std::max<int64_t>(recorded_ - ring_entries, 0); i < recorded_; ++i) {
+    const Record& record = records_[static_cast<size_t>(i % ring_entries)];
+    text += fmt::format("  {} #{} on axis {}, posted {:.6f} s ago, ", describe(record.packed, record.count),
+                        record.sequence, axis_, seconds(time - record.posted));
+    text +=
+        record.finished != 0 ? fmt::format("took {:.6f} s\n", seconds(record.finished - record.posted)) : "under way\n";
+  }
+  return text;
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,19 @@
+// Element-wise reduction of several arrays in a fixed order: the arithmetic of all_reduce and reduce_scatter.
+//
+// outputs[*][i] = ((inputs[0][i] op inputs[1][i]) op inputs[2][i]) ...; an output may be one of the inputs. bf16 and
+// f16 are combined in float and rounded once, to nearest even. max and min give NaN when any input is NaN. The result
+// depends on the order of the inputs alone, not on how the range is cut nor on the instruction set.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/dtype.h"
+#include "comm/reduce_op.h"
+
+namespace trireme::comm {
+
+void reduce(std::span<void* const> outputs, std::span<const void* const> inputs, int64_t count, DType dtype,
+            ReduceOp op);
+
+}  // namespace trireme::comm

@@ -1,0 +1,2 @@
+#define TRIREME_REDUCE_NAME reduce_baseline
+#include "comm/reduce_kernels.inl"

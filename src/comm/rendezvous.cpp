@@ -1,0 +1,216 @@
+#include "comm/rendezvous.h"
+
+#include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/group.h"
+
+namespace trireme::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+milliseconds left_until(Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+  return std::max(left, milliseconds(1));
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// The store of all ranks, with the deadline and the words for what may go wrong.
+class Rendezvous {
+ public:
+  Rendezvous(const LaunchEnvironment& environment, const ConnectOptions& options)
+      : e_(environment), deadline_(Clock::now() + options.connect_timeout), timeout_(options.connect_timeout) {
+    const bool hosts = e_.rank == 0 && !e_.agent_store;
+    int64_t port = e_.master_port;
+    if (port == 0 && (options.publish_port == nullptr || options.await_port == nullptr)) {
+      throw_input("MASTER_PORT = 0 works with Trireme's own launcher, which passes the port on; give a port");
+    }
+    if (port == 0 && !hosts) port = options.await_port(left_until(deadline_));
+    c10d::TCPStoreOptions store_options;
+    store_options.port = static_cast<uint16_t>(port);
+    store_options.isServer = hosts;
+    store_options.waitWorkers = false;
+    store_options.timeout = left_until(deadline_);
+    at_ = fmt::format("{}:{}", e_.master_addr, port);
+    try {
+      auto store = c10::make_intrusive<c10d::TCPStore>(e_.master_addr, store_options);
+      if (e_.master_port == 0 && hosts) {
+        at_ = fmt::format("{}:{}", e_.master_addr, store->getPort());
+        options.publish_port(store->getPort());
+      }
+      store_ = c10::make_intrusive<c10d::PrefixStore>(fmt::format("trireme/{}", e_.run_id), std::move(store));
+    } catch (const c10::Error& error) {
+      explain(error, hosts);
+    }
+  }
+
+  void set(const std::string& key, const std::string& value) {
+    guarded([&] { store_->set(key, std::vector<uint8_t>(value.begin(), value.end())); });
+  }
+  int64_t add(const std::string& key) {
+    int64_t count = 0;
+    guarded([&] { count = store_->add(key, 1); });
+    return count;
+  }
+  /// The values of `stem/RANK` of all ranks; names the ranks that did not come.
+  std::vector<std::string> all(const std::string& stem) {
+    std::vector<std::string> values;
+    for (int64_t r = 0; r < e_.world_size; ++r) values.push_back(get(fmt::format("{}/{}", stem, r), stem));
+    return values;
+  }
+  std::string get(const std::string& key, const std::string& stem = "") {
+    try {
+      store_->wait({key}, left_until(deadline_));
+      const auto bytes = store_->get(key);
+      return {bytes.begin(), bytes.end()};
+    } catch (const c10::Error& error) {
+      throw WorkerError(fmt::format("rank {} on {}: {} at {} within {:.0f} s ({})", e_.rank, host_name(), missing(stem),
+                                    at_, std::chrono::duration<double>(timeout_).count(),
+                                    first_line(error.what_without_backtrace())));
+    }
+  }
+  Clock::time_point deadline() const { return deadline_; }
+
+ private:
+  template <typename Body>
+  void guarded(const Body& body) {
+    try {
+      body();
+    } catch (const c10::Error& error) {
+      throw WorkerError(fmt::format("rank {} on {}: the store at {} was lost: {}", e_.rank, host_name(), at_,
+                                    first_line(error.what_without_backtrace())));
+    }
+  }
+
+  std::string missing(const std::string& stem) {
+    std::vector<int64_t> ranks;
+    try {
+      for (int64_t r = 0; !stem.empty() && r < e_.world_size; ++r) {
+        if (!store_->check({fmt::format("{}/{}", stem, r)})) ranks.push_back(r);
+      }
+    } catch (const c10::Error&) {
+      return "rank 0, which serves the store, went away";
+    }
+    if (ranks.empty()) return "rank 0 did not come";
+    return fmt::format("rank{} {} did not come", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+  }
+
+  [[noreturn]] void explain(const c10::Error& error, bool hosts) {
+    const std::string why = first_line(error.what_without_backtrace());
+    if (!hosts) {
+      throw WorkerError(fmt::format("rank {} on {}: cannot reach the store of rank 0 at {} within {:.0f} s: {}",
+                                    e_.rank, host_name(), at_, std::chrono::duration<double>(timeout_).count(), why));
+    }
+    const bool taken = why.find("EADDRINUSE") != std::string::npos || why.find("already in use") != std::string::npos;
+    if (taken) {
+      throw_input(
+          "the port of {} is taken by another program (perhaps another run): give another one (MASTER_PORT, or "
+          "torchrun --master-port), or leave it to `trireme train --workers N`, which takes a free one",
+          at_);
+    }
+    throw_input("rank 0 on {} cannot serve the store at {}: {}", host_name(), at_, why);
+  }
+
+  const LaunchEnvironment& e_;
+  Clock::time_point deadline_;
+  milliseconds timeout_;
+  std::string at_;
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+// Two containers on one machine have two host names, but one boot id.
+std::string machine_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  return std::getline(file, id) ? id : host_name();
+}
+
+struct Place {
+  std::string machine;
+  std::string host;
+  int64_t world_size = 0;
+};
+
+Place parse_place(const std::string& text) {
+  const size_t first = text.find('|');
+  const size_t second = text.find('|', first + 1);
+  TRIREME_CHECK(second != std::string::npos, "place {}", text);
+  return {text.substr(0, first), text.substr(first + 1, second - first - 1), std::stoll(text.substr(second + 1))};
+}
+
+// `ranks 0-1 are on A, 2-3 on B`
+std::string list_places(const std::vector<Place>& places) {
+  std::string text;
+  for (size_t begin = 0; begin < places.size();) {
+    size_t end = begin + 1;
+    while (end < places.size() && places[end].machine == places[begin].machine) ++end;
+    const bool one = end == begin + 1;
+    const std::string ranks = one ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, end - 1);
+    text += begin == 0
+                ? fmt::format("rank{} {} {} on {}", one ? "" : "s", ranks, one ? "is" : "are", places[begin].host)
+                : fmt::format(", {} on {}", ranks, places[begin].host);
+    begin = end;
+  }
+  return text;
+}
+
+void check_places(const std::vector<Place>& places, int64_t world_size) {
+  for (size_t r = 0; r < places.size(); ++r) {
+    if (places[r].world_size != world_size) {
+      throw_input("rank {} on {} expects {} ranks, others expect {}", r, places[r].host, places[r].world_size,
+                  world_size);
+    }
+  }
+  const bool spread =
+      std::any_of(places.begin(), places.end(), [&](const Place& p) { return p.machine != places[0].machine; });
+  if (spread) {
+    throw_input("comm.backend = shm spans one machine, {}; mpi and nccl are not built yet", list_places(places));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> connect(const LaunchEnvironment& environment, const ConnectOptions& options) {
+  if (options.backend != "auto" && options.backend != "shm") {
+    throw_input("comm.backend = {} is not built; auto and shm are", options.backend);
+  }
+  if (environment.world_size == 1) return Communicator::solo("world");
+
+  Rendezvous meeting(environment, options);
+  if (meeting.add(fmt::format("taken/{}", environment.rank)) != 1) {
+    throw_input("two workers say that they are rank {} of {}", environment.rank, environment.world_size);
+  }
+  meeting.set(fmt::format("place/{}", environment.rank),
+              fmt::format("{}|{}|{}", machine_id(), host_name(), environment.world_size));
+  std::vector<Place> places;
+  for (const std::string& text : meeting.all("place")) places.push_back(parse_place(text));
+  check_places(places, environment.world_size);
+
+  std::shared_ptr<Arena> arena;
+  if (environment.rank == 0) {
+    arena = Arena::create(environment.world_size);
+    const std::string address = Arena::random_address();
+    const FileDescriptor door = Arena::listen(address);
+    meeting.set("arena", address);
+    arena->hand_out(door, meeting.deadline());
+  } else {
+    arena = Arena::attach(meeting.get("arena"), environment.rank, meeting.deadline());
+  }
+  GroupOptions group_options;
+  group_options.rank = environment.rank;
+  group_options.timeout = options.timeout;
+  auto world = std::make_shared<Communicator>(std::make_shared<Group>(std::move(arena), group_options));
+  // Nobody needs the store after this, so rank 0 may take it, and its thread, down.
+  world->barrier();
+  return world;
+}
+
+}  // namespace trireme::comm

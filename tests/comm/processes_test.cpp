@@ -1,0 +1,214 @@
+// Failures of real processes: who is killed or stopped in the middle of a collective is named, and nothing is left
+// behind. Ranks are this binary, executed again with arguments: never forked, as the trainer's never are.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "comm/arena.h"
+#include "comm/group.h"
+#include "ranks.h"
+
+extern char** environ;
+
+namespace trireme::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// What a rank does: reduce for ever, and tell why it had to stop.
+int run_rank(const std::vector<std::string>& args) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const std::string& address = args[0];
+  const int64_t rank = std::stoll(args[1]);
+  const int64_t ranks = std::stoll(args[2]);
+  const bool in_arena = args[4] == "arena";
+  try {
+    const auto deadline = Clock::now() + seconds(30);
+    std::shared_ptr<Arena> arena;
+    if (rank == 0) {
+      arena = Arena::create(ranks);
+      const FileDescriptor door = Arena::listen(address);
+      arena->hand_out(door, deadline);
+    } else {
+      arena = Arena::attach(address, rank, deadline);
+    }
+    GroupOptions options;
+    options.axis = "data";
+    options.rank = rank;
+    options.timeout = milliseconds(std::stoll(args[3]));
+    Group group(arena, options);
+    const int64_t count = 1 << 18;
+    std::vector<float> own(count);
+    void* data =
+        in_arena ? static_cast<void*>(group.shared_alloc("data", ranks * count * 4) + rank * count * 4) : own.data();
+    for (int64_t i = 0;; ++i) {
+      group.run(testing::make_call(Kind::all_reduce, DType::f32, count, data, data));
+      if (i == 3) {
+        std::printf("ready\n");
+        std::fflush(stdout);
+      }
+    }
+  } catch (const std::exception& error) {
+    std::printf("%s\n", error.what());
+    std::fflush(stdout);
+    return 3;
+  }
+}
+
+class Rank {
+ public:
+  explicit Rank(std::vector<std::string> args) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("make", "a pipe", errno);
+    output_ = FileDescriptor(ends[0]);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+    args.insert(args.begin(), {"/proc/self/exe", "--rank"});
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    const int failed = ::posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(ends[1]);
+    if (failed != 0) throw_errno("start", "a rank", failed);
+  }
+  ~Rank() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      wait();
+    }
+  }
+  Rank(Rank&& other) noexcept : pid_(std::exchange(other.pid_, 0)), output_(std::move(other.output_)) {}
+
+  int pid() const { return pid_; }
+  void signal(int number) const { ::kill(pid_, number); }
+  int wait() {
+    int status = 0;
+    ::waitpid(std::exchange(pid_, 0), &status, 0);
+    return status;
+  }
+  /// The next line, or what there is of it when the time is over.
+  std::string line(milliseconds limit) const {
+    std::string text;
+    const auto end = Clock::now() + limit;
+    for (;;) {
+      pollfd entry{output_.get(), POLLIN, 0};
+      const auto left = std::chrono::duration_cast<milliseconds>(end - Clock::now()).count();
+      if (left <= 0 || ::poll(&entry, 1, static_cast<int>(left)) <= 0) return text + " (no line in time)";
+      char c = 0;
+      if (::read(output_.get(), &c, 1) != 1) return text + " (end)";
+      if (c == '\n') return text;
+      text += c;
+    }
+  }
+
+ private:
+  int pid_ = 0;
+  FileDescriptor output_;
+};
+
+struct Run {
+  std::string address = Arena::random_address();
+  std::vector<Rank> ranks;
+
+  Run(int64_t count, int64_t timeout_ms, const char* where) {
+    for (int64_t r = 0; r < count; ++r) {
+      ranks.emplace_back(std::vector<std::string>{address, std::to_string(r), std::to_string(count),
+                                                  std::to_string(timeout_ms), where});
+    }
+    for (Rank& rank : ranks) EXPECT_EQ(rank.line(seconds(60)), "ready");
+  }
+};
+
+void expect_nothing_left(const std::string& address) {
+  EXPECT_EQ(read_file("/proc/net/unix").find(address), std::string::npos);
+  std::error_code ignored;
+  for (const auto& file : std::filesystem::directory_iterator("/dev/shm", ignored)) {
+    EXPECT_EQ(file.path().filename().string().find("trireme"), std::string::npos) << file.path();
+  }
+}
+
+TEST(Processes, AKilledRankIsNamedWithinFiveSeconds) {
+  for (const char* where : {"arena", "staged"}) {
+    Run run(3, 60'000, where);
+    const int victim = run.ranks[1].pid();
+    run.ranks[1].signal(SIGKILL);
+    const auto start = Clock::now();
+    for (const size_t r : {size_t{0}, size_t{2}}) {
+      const std::string text = run.ranks[r].line(seconds(20));
+      EXPECT_NE(text.find(fmt::format("rank 1 (pid {} on", victim)), std::string::npos) << where << ": " << text;
+      EXPECT_NE(text.find("died"), std::string::npos) << where << ": " << text;
+      EXPECT_NE(text.find("all_reduce(sum, F32 x 262144) #"), std::string::npos) << where << ": " << text;
+      EXPECT_EQ(WEXITSTATUS(run.ranks[r].wait()), 3);
+    }
+    EXPECT_LT(std::chrono::duration<double>(Clock::now() - start).count(), 5.0) << where;
+    run.ranks[1].wait();
+    expect_nothing_left(run.address);
+  }
+}
+
+TEST(Processes, AStoppedRankIsNamedAsStoppedAtTheDeadline) {
+  Run run(2, 2'000, "arena");
+  const int victim = run.ranks[0].pid();
+  run.ranks[0].signal(SIGSTOP);
+  const std::string text = run.ranks[1].line(seconds(30));
+  EXPECT_NE(text.find(fmt::format("rank 0 (pid {} on", victim)), std::string::npos) << text;
+  EXPECT_NE(text.find("it is stopped"), std::string::npos) << text;
+  EXPECT_NE(text.find("deadline of 2.0 s"), std::string::npos) << text;
+}
+
+TEST(Processes, NothingIsLeftWhenAllAreKilled) {
+  std::string address;
+  {
+    Run run(2, 60'000, "arena");
+    address = run.address;
+    for (Rank& rank : run.ranks) rank.signal(SIGKILL);
+    for (Rank& rank : run.ranks) rank.wait();
+  }
+  expect_nothing_left(address);
+}
+
+TEST(Processes, RanksThatDoNotComeForTheArenaAreNamed) {
+  const std::string address = Arena::random_address();
+  try {
+    Arena::attach(address, 1, Clock::now() + milliseconds(100));
+    FAIL() << "attached to nobody";
+  } catch (const WorkerError& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 0 did not hand over"), std::string::npos) << error.what();
+  }
+  const auto arena = Arena::create(4);
+  const FileDescriptor door = Arena::listen(address);
+  std::thread second([&] { Arena::attach(address, 2, Clock::now() + seconds(20)); });
+  try {
+    arena->hand_out(door, Clock::now() + milliseconds(1000));
+    ADD_FAILURE() << "handed out to nobody";
+  } catch (const WorkerError& error) {
+    EXPECT_NE(std::string(error.what()).find("did not come"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("1, 3"), std::string::npos) << error.what();
+  }
+  second.join();
+}
+
+}  // namespace
+}  // namespace trireme::comm
+
+int main(int argc, char** argv) {
+  if (argc > 2 && std::string(argv[1]) == "--rank") return trireme::comm::run_rank({argv + 2, argv + argc});
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

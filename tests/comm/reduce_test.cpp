@@ -1,0 +1,108 @@
+// The arithmetic of a reduction against a plain loop: rounding, NaN, and that every instruction set gives the same
+// bits.
+#include "comm/reduce.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace trireme::comm {
+
+using Kernel = void(void* const*, int64_t, const void* const*, int64_t, int64_t, DType, ReduceOp);
+Kernel reduce_baseline;
+
+namespace {
+
+float widen(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value = 0;
+  std::memcpy(&value, &wide, 4);
+  return value;
+}
+
+TEST(Reduce, Bf16IsSummedInFloatAndRoundedOnce) {
+  // 256 + 1 + 1 + 1: rounding after each step to 8 bits would stay at 256.
+  const std::vector<std::vector<uint16_t>> inputs = {{0x4380}, {0x3f80}, {0x3f80}, {0x3f80}};
+  std::vector<const void*> in;
+  for (const auto& v : inputs) in.push_back(v.data());
+  uint16_t out = 0;
+  void* output = &out;
+  reduce({&output, 1}, in, 1, DType::bf16, ReduceOp::sum);
+  EXPECT_EQ(widen(out), 260.0F);  // 259 lies between 258 and 260: a tie, to even
+}
+
+TEST(Reduce, NotANumberWinsWhereverItIs) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+    for (int at = 0; at < 3; ++at) {
+      std::array<float, 3> values = {1, 2, 3};
+      values[static_cast<size_t>(at)] = nan;
+      for (const size_t ranks : {size_t{2}, size_t{3}}) {
+        if (static_cast<size_t>(at) >= ranks) continue;
+        std::array<const void*, 3> in = {&values[0], &values[1], &values[2]};
+        float out = 0;
+        void* output = &out;
+        reduce({&output, 1}, {in.data(), ranks}, 1, DType::f32, op);
+        EXPECT_TRUE(std::isnan(out)) << name_of(op) << " at " << at << " of " << ranks;
+      }
+    }
+  }
+}
+
+TEST(Reduce, EveryInstructionSetGivesTheSameBits) {
+  for (const DType dtype : {DType::u8, DType::i32, DType::i64, DType::f16, DType::bf16, DType::f32, DType::f64}) {
+    for (const int64_t ranks : {2, 3, 5}) {
+      for (const int64_t count : {1, 17, 1021}) {
+        std::vector<std::vector<std::byte>> inputs;
+        std::vector<const void*> in;
+        uint64_t state = 88172645463325252ULL + static_cast<uint64_t>(count);
+        for (int64_t r = 0; r < ranks; ++r) {
+          std::vector<std::byte> bytes(static_cast<size_t>(count * size_of(dtype)));
+          for (std::byte& b : bytes) {
+            state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+            b = static_cast<std::byte>(state >> 24);
+          }
+          inputs.push_back(std::move(bytes));
+        }
+        for (const auto& v : inputs) in.push_back(v.data());
+        for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+          std::vector<std::byte> a(inputs[0].size()), b(inputs[0].size());
+          void* pa = a.data();
+          void* pb = b.data();
+          reduce({&pa, 1}, in, count, dtype, op);
+          reduce_baseline(&pb, 1, in.data(), ranks, count, dtype, op);
+          // Payloads of NaNs may differ; whether it is one may not.
+          for (int64_t i = 0; i < count; ++i) {
+            const auto* x = a.data() + i * size_of(dtype);
+            const auto* y = b.data() + i * size_of(dtype);
+            if (std::memcmp(x, y, static_cast<size_t>(size_of(dtype))) == 0) continue;
+            double vx = 0, vy = 0;
+            if (dtype == DType::f64) std::memcpy(&vx, x, 8), std::memcpy(&vy, y, 8);
+            if (dtype == DType::f32 || dtype == DType::bf16) {
+              float fx = 0, fy = 0;
+              std::memcpy(reinterpret_cast<char*>(&fx) + (dtype == DType::bf16 ? 2 : 0), x,
+                          static_cast<size_t>(size_of(dtype)));
+              std::memcpy(reinterpret_cast<char*>(&fy) + (dtype == DType::bf16 ? 2 : 0), y,
+                          static_cast<size_t>(size_of(dtype)));
+              vx = fx, vy = fy;
+            }
+            if (dtype == DType::f16) {
+              _Float16 hx = 0, hy = 0;
+              std::memcpy(&hx, x, 2), std::memcpy(&hy, y, 2);
+              vx = static_cast<double>(hx), vy = static_cast<double>(hy);
+            }
+            EXPECT_TRUE(std::isnan(vx) && std::isnan(vy))
+                << name_of(dtype) << " " << name_of(op) << " ranks " << ranks << " at " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::comm
