@@ -29,8 +29,12 @@ std::string found_type(const toml::node& node) {
   switch (node.type()) {
     case toml::node_type::table:
       return "a table";
-    case toml::node_type::array:
+    case toml::node_type::array: {
+      for (const auto& item : *node.as_array()) {
+        if (!item.is_string()) return fmt::format("a list with {} in it", found_type(item));
+      }
       return "a list";
+    }
     case toml::node_type::string:
       return "a string";
     case toml::node_type::integer:
@@ -180,7 +184,7 @@ class Loader {
     }
     const std::string value = trim(std::string_view(text).substr(equals + 1));
     const Option* option = find_option(key);
-    // A shell eats quotes: for an option that is text, what is not a TOML string is the text itself.
+    // A shell eats quotes: for an option that is text, a number or a date is the text itself.
     const bool text_wanted = option != nullptr && (option->is_text() || option->binding.kind == Kind::texts);
     const auto parse = [&](const std::string& right) -> toml::node* {
       try {
@@ -191,7 +195,8 @@ class Loader {
       return tables_.back().size() == 1 ? tables_.back().get("value") : nullptr;  // two: the value held a line break
     };
     toml::node* node = parse(value);
-    if (node == nullptr || (text_wanted && !to_value(*node, option->binding.kind))) node = parse(quote(value));
+    const bool other_scalar = node != nullptr && node->is_value() && !node->is_string();
+    if (node == nullptr || (text_wanted && other_scalar)) node = parse(quote(value));
     if (node == nullptr) {
       faults_.push_back(fmt::format("{} (--set): the value is not UTF-8 text", key));
       return;

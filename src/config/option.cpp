@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 
@@ -13,6 +12,7 @@ namespace {
 
 std::string number_text(double value) {
   std::string text = fmt::format("{}", value);
+  if (!std::isfinite(value)) return text;
   // fmt writes 1 for 1.0, which TOML would read as an integer, and 1e-05 where people write 1e-5.
   if (const size_t e = text.find('e'); e != std::string::npos) {
     const size_t digits = text.find_first_not_of("+-0", e + 1);

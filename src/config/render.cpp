@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "config/option.h"
 
 namespace trireme::config {
 namespace {
 
 constexpr size_t kWidth = 100;
+constexpr double kNoticeable = 1 << 20;  ///< limits from here on are not worth a reader's time
 
 /// Text in lines of at most kWidth, each after `prefix`.
 std::string wrap(const std::string& text, const std::string& prefix) {
@@ -30,6 +34,8 @@ std::string wrap(const std::string& text, const std::string& prefix) {
 Config example() {
   Config config;
   static_cast<describe::ModelShape&>(config.model) = describe::preset("llama-7m").shape;
+  config.run.dir = "runs/NAME";
+  complete(config);
   return config;
 }
 
@@ -38,13 +44,14 @@ std::string remark(const Option& option) {
   return option.follows.empty() ? "" : fmt::format(" Default: {}.", option.follows);
 }
 
-/// What is asked of a value: "Integer of at least 1." Nothing for a bool or a text, whose default says it.
+/// What is asked of a value: "An integer of at least 1." Nothing for a bool or a text, whose default says it.
 std::string demand(const Option& option) {
   if (option.binding.kind == Kind::boolean || !option.only_advice.empty()) return "";
-  const bool plain = option.choices.empty() && !option.low && !option.high;
-  if (plain) return "";
-  // The help of few choices would be repeated by a long list only for presets, where it is the point.
-  std::string text = option.expectation();
+  if (option.choices.size() == 1) return fmt::format(" Only {} so far.", quote(option.choices.front()));
+  Option shown = option;
+  if (shown.high && shown.high->value >= kNoticeable) shown.high.reset();  // it only guards against overflow
+  if (shown.choices.empty() && !shown.low && !shown.high) return "";
+  std::string text = shown.expectation();
   text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
   return fmt::format(" {}.", text);
 }

@@ -1,0 +1,309 @@
+// Reading a config: every fault is found, all at once, each with its full key, both values and what works.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "config/config.h"
+
+namespace trireme::config {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+constexpr const char* kMinimal = "[model]\npreset = \"llama-7m\"\n[data]\npath = \"data\"\n";
+
+std::vector<std::string> faults_of(const std::string& toml, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse_config(toml, "run.toml", "/folder", overrides);
+  } catch (const InputError& error) {
+    return error.faults();
+  }
+  return {};
+}
+
+Config minimal(const std::vector<std::string>& overrides = {}) {
+  return parse_config(kMinimal, "run.toml", "/folder", overrides);
+}
+
+TEST(Load, FillsInWhatFollows) {
+  const Config config = minimal({"train.steps=200"});
+  EXPECT_EQ(config.model.hidden, 320);
+  EXPECT_EQ(config.model.head_dim, 64);
+  EXPECT_EQ(config.lr_schedule.steps, 200);
+  EXPECT_EQ(config.lr_schedule.warmup_steps, 20);
+  EXPECT_EQ(config.lr_schedule.decay_steps, 180);
+  EXPECT_EQ(config.data.vocab, 4096);
+  EXPECT_EQ(config.run.dir, std::filesystem::current_path() / "runs/run");
+}
+
+TEST(Load, OneLineOfEverySection) {
+  const Config config = parse_config(R"(
+run = { dir = "/tmp/x", seed = 7, device = "cuda", time_limit_minutes = 1.5 }
+model = { layers = 2, hidden = 64, heads = 4, kv_heads = 2, ffn = 128, vocab = 300, max_seq_len = 128, tied = true, rope_scaling = { factor = 8 } }
+data = { path = "../a/b", eval_path = "/c", text = "t/*.txt", eval_text = ["u", "/v"] }
+train = { steps = 10, stop_after = 5, seq_len = 128, micro_batch_size = 3, global_batch_size = 12, precision = "fp64", clip_grad_norm = 0, recompute = "full" }
+optimizer = { name = "adamw", lr = 1, beta1 = 0, beta2 = 0.5, eps = 1e-6, weight_decay = 0 }
+lr_schedule = { name = "linear", warmup_steps = 1, steps = 20, decay_steps = 4, min_ratio = 0 }
+parallel = { data = 2 }
+comm = { backend = "shm", timeout_s = 5 }
+checkpoint = { interval = 2, keep = 0, resume = false, load = "/k" }
+eval = { interval = 3, tokens = 100 }
+metrics = { interval = 1, layer_grad_norms = true }
+memory = { caching_allocator = false }
+)",
+                                     "x/run.toml", "/folder");
+  EXPECT_EQ(config.run.device, Device::cuda);
+  EXPECT_EQ(config.run.time_limit_minutes, 1.5);
+  EXPECT_EQ(config.model.head_dim, 16);
+  EXPECT_EQ(config.model.rope_scaling.factor, 8);
+  EXPECT_EQ(config.model.rope_scaling.original_max_seq_len, 8192);
+  EXPECT_EQ(config.data.path, "/a/b");  // against the config file's folder
+  EXPECT_EQ(config.data.eval_path, "/c");
+  EXPECT_THAT(config.data.text, ElementsAre("/folder/t/*.txt"));
+  EXPECT_THAT(config.data.eval_text, ElementsAre("/folder/u", "/v"));
+  EXPECT_EQ(config.train.precision, Precision::fp64);
+  EXPECT_EQ(config.train.recompute, Recompute::full);
+  EXPECT_EQ(config.optimizer.lr, 1.0);  // an integer is a number
+  EXPECT_EQ(config.lr_schedule.name, LrScheduleName::linear);
+  EXPECT_EQ(config.lr_schedule.decay_steps, 4);
+  EXPECT_EQ(config.comm.backend, CommBackend::shm);
+  EXPECT_EQ(config.checkpoint.load, "/k");
+  EXPECT_FALSE(config.checkpoint.resume);
+  EXPECT_TRUE(config.metrics.layer_grad_norms);
+  EXPECT_FALSE(config.memory.caching_allocator);
+}
+
+TEST(Load, PresetAndExplicitNumbers) {
+  const struct {
+    const char* name;
+    std::vector<std::string> overrides;
+    int64_t heads, kv_heads, head_dim, hidden;
+  } rows[] = {
+      {"preset alone", {"model.preset=llama3-8b"}, 32, 8, 128, 4096},
+      {"more heads keep grouped kv heads", {"model.preset=llama3-8b", "model.heads=64"}, 64, 8, 64, 4096},
+      {"more heads take kv heads along", {"model.preset=llama-7m", "model.heads=10"}, 10, 10, 32, 320},
+      {"wider", {"model.preset=llama-7m", "model.hidden=640"}, 5, 5, 128, 640},
+      {"free head_dim", {"model.preset=llama-7m", "model.hidden=256", "model.head_dim=64"}, 5, 5, 64, 256},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.name);
+    const Config config = minimal(row.overrides);
+    EXPECT_EQ(config.model.heads, row.heads);
+    EXPECT_EQ(config.model.kv_heads, row.kv_heads);
+    EXPECT_EQ(config.model.head_dim, row.head_dim);
+    EXPECT_EQ(config.model.hidden, row.hidden);
+  }
+}
+
+TEST(Overrides, TakeTomlAndBareWords) {
+  const Config config =
+      minimal({"run.dir=/runs/2024", "data.path = 7", "train.precision=\"fp32\"", "optimizer.lr=3e-4",
+               "data.text=a b.txt", "data.eval_path=x=y", "checkpoint.resume=false", "train.steps=1_000",
+               "train.steps=20", "data.eval_path=it's \"here\"", "model.rope_scaling={factor=4}"});
+  EXPECT_EQ(config.run.dir, "/runs/2024");
+  EXPECT_EQ(config.data.path, "/folder/7");
+  EXPECT_EQ(config.train.precision, Precision::fp32);
+  EXPECT_EQ(config.optimizer.lr, 3e-4);
+  EXPECT_THAT(config.data.text, ElementsAre("/folder/a b.txt"));
+  EXPECT_FALSE(config.checkpoint.resume);
+  EXPECT_EQ(config.train.steps, 20);  // the last one counts
+  EXPECT_EQ(config.data.eval_path, "/folder/it's \"here\"");
+  EXPECT_EQ(config.model.rope_scaling.factor, 4);
+  EXPECT_EQ(minimal({"data.eval_path="}).data.eval_path, "");
+}
+
+TEST(Overrides, MendAFaultOfTheFile) {
+  EXPECT_THAT(faults_of(std::string(kMinimal) + "[train]\nsteps = \"ten\"\n", {"train.steps=10"}), IsEmpty());
+}
+
+TEST(Faults, EachWithItsKeyAndWhatWorks) {
+  struct Row {
+    const char* name;
+    std::vector<std::string> overrides;
+    const char* fault;  ///< the only one, or what it holds
+  };
+  const Row rows[] = {
+      {"unknown key", {"train.step=5"}, "train.step (--set): there is no such option; did you mean train.steps?"},
+      {"key of another section", {"train.lr=5"}, "did you mean optimizer.lr?"},
+      {"key without a section", {"seq_len=5"}, "did you mean train.seq_len?"},
+      {"slip in the section", {"trian.steps=5"}, "trian.steps (--set): there is no such option; did you mean"},
+      {"far from everything", {"train.banana=5"}, "train has steps, stop_after, seq_len"},
+      {"no equals sign", {"train.steps"}, "--set train.steps: expected section.key=value"},
+      {"no key", {"=3"}, "expected section.key=value"},
+      {"section as value", {"train=3"}, "train (--set): expected a section"},
+      {"text for an integer",
+       {"train.steps=ten"},
+       "train.steps = \"ten\" (--set): expected an integer, found a string"},
+      {"nothing for an integer", {"train.steps="}, "train.steps = \"\" (--set): expected an integer, found a string"},
+      {"fraction for an integer", {"train.steps=1e3"}, "found a number with a fraction; write 1000"},
+      {"integer for a boolean", {"checkpoint.resume=1"}, "expected true or false, found an integer"},
+      {"boolean for a number", {"optimizer.lr=true"}, "expected a number, found a boolean"},
+      {"list with a number",
+       {"data.text=[\"a\", 1]"},
+       "expected a string or a list of strings, found a list with an integer in it"},
+      {"table for a key", {"train.steps={a=1}"}, "expected an integer, found a table"},
+      {"below the range", {"train.steps=0"}, "train.steps = 0 (--set): expected an integer of at least 1"},
+      {"beside the special value", {"train.global_batch_size=-2"}, "at least 1 and at most 4294967296, or -1"},
+      {"not below 1",
+       {"optimizer.beta1=1"},
+       "optimizer.beta1 = 1.0 (--set): expected a number of at least 0 and below 1"},
+      {"nan", {"optimizer.lr=nan"}, "optimizer.lr = nan (--set): expected a number above 0"},
+      {"inf", {"optimizer.lr=inf"}, "expected a number above 0"},
+      {"zero micro batch", {"train.micro_batch_size=0"}, "train.micro_batch_size = 0"},
+      {"unknown choice",
+       {"train.precision=bf6"},
+       "expected one of \"bf16\", \"fp32\" or \"fp64\"; did you mean \"bf16\"?"},
+      {"unknown preset", {"model.preset=llama3-9b"}, "did you mean \"llama3-8b\"?"},
+      {"fp16",
+       {"train.precision=fp16"},
+       "train.precision = \"fp16\" (--set): fp16 is not built yet; it needs loss scaling"},
+      {"bf16 gradients", {"train.gradient_dtype=bf16"}, "bf16 is not built yet; fp32 works"},
+      {"selective recompute", {"train.recompute=selective"}, "selective is not built yet; none and full work"},
+      {"sharded optimizer", {"parallel.shard=optimizer"}, "optimizer is not built yet"},
+      {"sharded parameters", {"parallel.shard=parameters"}, "parameters is not built yet"},
+      {"sharded gradients", {"parallel.shard=gradients"}, "gradients is not built yet"},
+      {"tensor",
+       {"parallel.tensor=2"},
+       "parallel.tensor = 2 (--set): only 1 works so far: tensor parallelism is not built yet"},
+      {"context", {"parallel.context=2"}, "only 1 works so far"},
+      {"pipeline", {"parallel.pipeline=2"}, "only 1 works so far"},
+      {"expert", {"parallel.expert=2"}, "only 1 works so far"},
+      {"virtual stages", {"parallel.virtual_stages=2"}, "only 1 works so far"},
+      {"shard size", {"parallel.shard_size=2"}, "only 1 works so far"},
+      {"schedule", {"parallel.schedule=gpipe"}, "only \"1f1b\" works so far"},
+      {"order",
+       {"parallel.order=[\"data\"]"},
+       "only [\"pipeline\", \"data\", \"expert\", \"context\", \"tensor\"] works so far"},
+      {"mpi", {"comm.backend=mpi"}, "mpi is not built yet; auto and shm work"},
+      {"nccl", {"comm.backend=nccl"}, "nccl is not built yet"},
+      {"kv heads",
+       {"model.heads=16", "model.kv_heads=3"},
+       "model.kv_heads = 3 does not divide model.heads = 16; 2 or 4 do"},
+      {"heads", {"model.heads=7"}, "model.heads = 7 does not divide model.hidden = 320; 5 or 8 do"},
+      {"odd head_dim", {"model.head_dim=33"}, "model.head_dim = 33 is odd"},
+      {"long sequence",
+       {"train.seq_len=2048"},
+       "train.seq_len = 2048 is longer than model.max_seq_len = 1024; at most 1024"},
+      {"stop after the end", {"train.steps=10", "train.stop_after=11"}, "train.stop_after = 11 is after the last step"},
+      {"warm-up",
+       {"train.steps=10", "lr_schedule.warmup_steps=11"},
+       "lr_schedule.warmup_steps = 11 is more than lr_schedule.steps = 10"},
+      {"decay",
+       {"train.steps=10", "lr_schedule.warmup_steps=4", "lr_schedule.decay_steps=7"},
+       "at most 6 decay steps fit"},
+      {"decay of a constant",
+       {"lr_schedule.name=constant", "lr_schedule.decay_steps=5"},
+       "lr_schedule.decay_steps = 5 needs a shape"},
+      {"batch",
+       {"train.micro_batch_size=4", "train.global_batch_size=30"},
+       "train.global_batch_size = 30 is not a multiple of train.micro_batch_size = 4; 28 or 32 is, and micro batches "
+       "of 3 or 5 do"},
+      {"two sources of text",
+       {"data.generator=synthetic-english", "data.text=a"},
+       "data.text and data.eval_text have to be empty"},
+      {"held-out text without a folder", {"data.eval_text=a"}, "data.eval_path, the folder"},
+      {"held-out is training", {"data.eval_path=data"}, "held-out text has to be another"},
+      {"tokenizer larger than the model",
+       {"data.text=a", "data.vocab=5000"},
+       "data.vocab = 5000 is more than model.vocab = 4096"},
+      {"vocabulary below bytes", {"data.text=a", "model.vocab=100"}, "model.vocab = 100 is too small"},
+      {"generator", {"data.generator=shakespeare"}, "expected \"synthetic-english\""},
+      {"rope",
+       {"model.rope_scaling.factor=8", "model.rope_scaling.high_freq_factor=1"},
+       "high_freq_factor = 1 is not above"},
+      {"broken text", {"run.dir=\xff\xfe"}, "run.dir (--set): the value is not UTF-8 text"},
+      {"line break", {"run.seed=1\nb=2"}, "run.seed"},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    EXPECT_THAT(faults_of(kMinimal, row.overrides), ElementsAre(HasSubstr(row.fault)));
+  }
+}
+
+TEST(Faults, AllAtOnceWithTheirLines) {
+  const std::string toml =
+      "[run]\n"
+      "seed = -1\n"
+      "[modl]\n"
+      "layers = 3\n"
+      "[model]\n"
+      "layers = 2\n"
+      "hidden = 64\n"
+      "heads = 4\n"
+      "kv_heads = 3\n"
+      "[train]\n"
+      "steps = \"many\"\n"
+      "stop_after = 5\n"
+      "seqlen = 128\n"
+      "[[comm]]\n"
+      "backend = \"shm\"\n";
+  EXPECT_THAT(
+      faults_of(toml, {"optimizer.lr=-1"}),
+      testing::UnorderedElementsAre(
+          AllOf(StartsWith("run.seed = -1 (run.toml:2):"), HasSubstr("at least 0")),
+          StartsWith("[modl] (run.toml:3): there is no such section; did you mean [model]?"),
+          StartsWith("train.steps = \"many\" (run.toml:11): expected an integer, found a string"),
+          StartsWith("train.seqlen (run.toml:13): there is no such option; did you mean train.seq_len?"),
+          AllOf(StartsWith("comm (run.toml:14): expected a section"), HasSubstr("found a list")),
+          StartsWith("optimizer.lr = -1.0 (--set): expected a number above 0"), StartsWith("data.path is missing"),
+          StartsWith("model.ffn, model.vocab are missing: give them, or a model.preset (llama-1m, "),
+          "model.kv_heads = 3 does not divide model.heads = 4; 2 or 4 do"));
+}
+
+TEST(Faults, NothingFollowsFromAFaultAlreadyNamed) {
+  // The wrong seq_len is reported once, and not compared with max_seq_len; a wrong preset hides what it would have
+  // given.
+  EXPECT_EQ(faults_of(kMinimal, {"train.seq_len=-5"}).size(), 1u);
+  EXPECT_EQ(faults_of("[model]\npreset = \"lama\"\n[data]\npath = \"x\"").size(), 1u);
+  EXPECT_EQ(faults_of(kMinimal, {"model.heads=-1"}).size(), 1u);
+}
+
+TEST(Faults, OfSyntaxNameLineAndColumn) {
+  const struct {
+    const char *name, *toml, *place;
+  } rows[] = {
+      {"no value", "[run]\nseed = \n", "run.toml:2:"},
+      {"twice", "[run]\nseed = 1\nseed = 2\n", "run.toml:3:"},
+      {"unclosed", "[run\n", "run.toml:1:"},
+      {"not UTF-8", "[run]\ndir = \"\xff\"\n", "run.toml:2:"},
+  };
+  for (const auto& row : rows) {
+    EXPECT_THAT(faults_of(row.toml), ElementsAre(AllOf(StartsWith(row.place), HasSubstr("this is not TOML"))))
+        << row.name;
+  }
+}
+
+TEST(Load, MissingFileNamesTheNearest) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("trireme-config-" + std::to_string(getpid()));
+  make_directories(folder);
+  write_file_durably(folder / "tiny.toml", kMinimal);
+  const auto message = [](const std::filesystem::path& path) -> std::string {
+    try {
+      load_config(path);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(message(folder / "tny.toml"), HasSubstr("did you mean " + (folder / "tiny.toml").string() + "?"));
+  EXPECT_THAT(message(folder), HasSubstr("is a folder"));
+  EXPECT_THAT(message(folder / "none" / "x.toml"), HasSubstr("there is no config file"));
+  EXPECT_EQ(load_config(folder / "tiny.toml").data.path, folder / "data");
+  EXPECT_EQ(load_config(folder / "tiny.toml").run.dir, std::filesystem::current_path() / "runs" / "tiny");
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace trireme::config

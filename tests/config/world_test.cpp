@@ -1,0 +1,75 @@
+// The batch over a world of workers: the arithmetic holds or is shown, and nothing is changed when it does not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "config/config.h"
+
+namespace trireme::config {
+namespace {
+
+using testing::HasSubstr;
+
+Config with(int64_t micro, int64_t global, int64_t data = -1) {
+  Config config;
+  config.train.micro_batch_size = micro;
+  config.train.global_batch_size = global;
+  config.parallel.data = data;
+  return config;
+}
+
+TEST(World, AccumulationFollows) {
+  const struct {
+    const char* name;
+    int64_t micro, global, data, world;
+    int64_t accumulation, resolved_global;
+  } rows[] = {
+      {"one worker", 4, -1, -1, 1, 1, 4},   {"global follows", 4, -1, -1, 3, 1, 12},
+      {"accumulates", 4, 32, -1, 2, 4, 32}, {"same batch, more workers", 4, 32, -1, 8, 1, 32},
+      {"data agrees", 4, 32, 4, 4, 2, 32},  {"micro of one", 1, 7, -1, 7, 1, 7},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.name);
+    Config config = with(row.micro, row.global, row.data);
+    EXPECT_EQ(resolve_world(config, row.world), row.accumulation);
+    EXPECT_EQ(config.train.global_batch_size, row.resolved_global);
+    EXPECT_EQ(config.parallel.data, row.world);
+    // Resolving again changes nothing.
+    EXPECT_EQ(resolve_world(config, row.world), row.accumulation);
+  }
+}
+
+TEST(World, FaultsShowTheArithmeticAndWhatWorks) {
+  const struct {
+    const char* name;
+    int64_t micro, global, data, world;
+    const char* message;
+  } rows[] = {
+      {"no workers", 4, -1, -1, 0, "0 workers: at least 1"},
+      {"negative workers", 4, -1, -1, -2, "-2 workers: at least 1"},
+      {"data disagrees", 4, -1, 4, 2,
+       "parallel.data 4 x parallel.tensor 1 x parallel.context 1 x parallel.pipeline 1 = 4, and there are 2 workers; "
+       "set "
+       "parallel.data = 2 (or -1), or start 4 (--workers 4)"},
+      {"batch", 4, 36, -1, 2,
+       "train.global_batch_size = 36 is not train.micro_batch_size x data ranks x accumulation = 4 x 2 x n = 8 x n; "
+       "32 or 40 are; so is 36 with micro batches of 3 or 6"},
+      {"batch and ranks", 4, 32, -1, 3, "24 or 36 are; 2 or 4 data ranks divide 32"},
+      {"batch too small", 8, 8, -1, 2, "16 is; so is 8 with micro batches of 4"},
+      {"no micro batch", 0, -1, -1, 2, "train.micro_batch_size = 0"},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.name);
+    Config config = with(row.micro, row.global, row.data);
+    try {
+      resolve_world(config, row.world);
+      ADD_FAILURE() << "no error";
+    } catch (const InputError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(row.message));
+    }
+    EXPECT_TRUE(differences(with(row.micro, row.global, row.data), config).empty()) << "changed by a failed call";
+  }
+}
+
+}  // namespace
+}  // namespace trireme::config
