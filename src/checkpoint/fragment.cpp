@@ -91,7 +91,7 @@ std::optional<Box> share_of_replica(const Fragment& fragment, int64_t split_byte
   if (elements(box) == 0) {
     // An empty tensor is still named in the checkpoint; an empty box of a tensor with elements is nothing.
     const bool first = std::ranges::all_of(box.offset, [](int64_t offset) { return offset == 0; });
-    if (elements(fragment.shape) == 0 && fragment.replica == 0 && first && box.size == fragment.shape) return box;
+    if (elements(fragment.shape) == 0 && fragment.replica == 0 && first) return whole(fragment.shape);
     return std::nullopt;
   }
   if (fragment.replicas == 1) return box;

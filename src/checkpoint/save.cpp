@@ -99,6 +99,10 @@ std::vector<Part> share_of_rank(const SaveRequest& request) {
                    .box = *share,
                    .dtype = fragment.dtype,
                    .checksum = {}};
+    const bool again = elements(*share) == 0 && std::ranges::any_of(parts, [&](const Part& other) {
+                         return other.stored.key == part.stored.key;  // an empty tensor held as several boxes
+                       });
+    if (again) continue;
     part.data = fragment.data == nullptr ? nullptr : fragment.data + first * row * size_of(fragment.dtype);
     parts.push_back(std::move(part));
   }
@@ -160,7 +164,8 @@ void rename_into_place(const fs::path& temporary, const fs::path& final_folder) 
     return;
   }
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final_folder.c_str(), RENAME_EXCHANGE) == 0) {
-    fs::remove_all(temporary);  // the old one, under the temporary name
+    std::error_code ignored;             // the new one is in place; the next save sweeps again
+    fs::remove_all(temporary, ignored);  // the old one, under the temporary name
     return;
   }
   if (errno != EINVAL && errno != ENOSYS) throw_errno("rename to", final_folder.string(), errno);
@@ -169,7 +174,8 @@ void rename_into_place(const fs::path& temporary, const fs::path& final_folder) 
       final_folder.parent_path() / fmt::format(".trash-{}-{}", final_folder.filename().string(), make_token());
   fs::rename(final_folder, trash);
   fs::rename(temporary, final_folder);
-  fs::remove_all(trash);
+  std::error_code ignored;
+  fs::remove_all(trash, ignored);
 }
 
 /// Rank 0: the commit. All tensors are durable; the index follows, then the name.
@@ -190,11 +196,15 @@ SaveReport save(const Store& store, const SaveRequest& request, Coordination& co
   const FaultHook hook = given_hook ? given_hook : [](std::string_view, int) {};
   const int rank = coordination.rank();
 
-  const std::vector<json> prepared = agree(coordination, request.step, {}, [&]() -> json {
+  fs::path temporary;
+  const std::vector<json> prepared = agree(coordination, request.step, temporary, [&]() -> json {
     std::ranges::for_each(request.fragments, check_fragment);
-    return rank == 0 ? prepare(store, request.step) : json();
+    if (rank != 0) return {};
+    const json name = prepare(store, request.step);
+    temporary = store.folder() / name.get<std::string>();
+    return name;
   });
-  const fs::path temporary = store.folder() / prepared[0].get<std::string>();
+  temporary = store.folder() / prepared[0].get<std::string>();
 
   const std::vector<json> written =
       agree(coordination, request.step, temporary, [&] { return write_share(temporary, request, rank, hook); });
