@@ -1,6 +1,11 @@
 // Entry of the program `trireme`: the command line, and the one place where an error becomes a message and an exit
 // code.
+#include <fmt/format.h>
+
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -50,32 +55,47 @@ void add_commands(CLI::App& app) {
 #endif
 }
 
-/// What the user typed does not parse: say what, name the nearest command, and where help is.
+/// The word that is not known and the nearest one that is, for the deepest command that was understood; "" when
+/// something else is wrong. `depth`: how many words of the command line were commands.
+std::string unknown_word(const CLI::App& command, const std::string& name, int depth, int argc, char** argv) {
+  std::vector<std::string> commands;
+  for (const CLI::App* sub : command.get_subcommands([](const CLI::App*) { return true; })) {
+    commands.push_back(sub->get_name());
+  }
+  if (!commands.empty() && (depth >= argc || argv[depth][0] != '-')) {
+    const std::string near = depth < argc ? trireme::nearest(argv[depth], commands) : "";
+    if (!near.empty())
+      return fmt::format("there is no command `{0} {1}`; did you mean `{0} {2}`?", name, argv[depth], near);
+    const std::string list = CLI::detail::join(commands, ", ");
+    if (depth < argc) return fmt::format("there is no command `{} {}`; there are {}", name, argv[depth], list);
+    return fmt::format("`{}` needs a command: {}", name, list);
+  }
+  std::vector<std::string> options;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& text : option->get_lnames()) options.push_back("--" + text);
+  }
+  for (int i = depth; i < argc; ++i) {
+    const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
+    if (!word.starts_with("--") || std::ranges::find(options, word) != options.end()) continue;
+    const std::string near = trireme::nearest(word, options);
+    return fmt::format("`{}` has no option {}{}", name, word, near.empty() ? "" : "; did you mean " + near + "?");
+  }
+  return "";
+}
+
+/// What the user typed does not parse: say what, and where help is.
 int fail_to_parse(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
-  std::string help = "trireme";
+  std::string name = "trireme";
+  int depth = 1;
   const CLI::App* deepest = &app;
   for (auto chosen = deepest->get_subcommands(); !chosen.empty(); chosen = deepest->get_subcommands()) {
     deepest = chosen.front();
-    help += " " + deepest->get_name();
+    name += " " + deepest->get_name();
+    ++depth;
   }
-  std::string message = error.what();
-  std::vector<std::string> commands;
-  for (const CLI::App* command : deepest->get_subcommands([](const CLI::App*) { return true; })) {
-    commands.push_back(command->get_name());
-  }
-  // The word after the commands that were understood is the one that was not, when commands are expected there.
-  const int depth = static_cast<int>(std::count(help.begin(), help.end(), ' ')) + 1;
-  if (!commands.empty() && depth < argc && argv[depth][0] != '-') {
-    message = "there is no command `" + help.substr(0, help.size()) + " " + argv[depth] + "`";
-    const std::string near = trireme::nearest(argv[depth], commands);
-    if (!near.empty()) {
-      message += "; did you mean `" + help + " " + near + "`?";
-    } else {
-      message += "; there are:";
-      for (const std::string& command : commands) message += " " + command;
-    }
-  }
-  return fail(ExitCode::bad_input, message + "\nTry `" + help + " --help`.");
+  std::string message = unknown_word(*deepest, name, depth, argc, argv);
+  if (message.empty()) message = error.what();
+  return fail(ExitCode::bad_input, message + "\nTry `" + name + " --help`.");
 }
 
 }  // namespace

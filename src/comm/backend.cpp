@@ -14,7 +14,7 @@ namespace {
 // `finish` moves the result to where the caller wants it, once it is there.
 class BackendWork : public c10d::Work {
  public:
-  BackendWork(int rank, c10d::OpType type, Work work, std::vector<at::Tensor> results,
+  BackendWork(int rank, c10d::OpType type, trireme::comm::Work work, std::vector<at::Tensor> results,
               std::function<void()> finish = {})
       : c10d::Work(rank, type), work_(std::move(work)), results_(std::move(results)), finish_(std::move(finish)) {}
 
@@ -52,7 +52,7 @@ class BackendWork : public c10d::Work {
     finish_ = {};
   }
 
-  Work work_;
+  trireme::comm::Work work_;
   std::vector<at::Tensor> results_;
   std::function<void()> finish_;
   bool settled_ = false;

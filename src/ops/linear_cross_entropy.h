@@ -9,7 +9,7 @@ namespace trireme::ops {
 /// Label of a token that does not count.
 inline constexpr int64_t kIgnoredLabel = -100;
 
-/// scale * sum over tokens of -log softmax(hidden W^T)[label], a 0-dim tensor of the compute type; tokens with a negative
+/// scale * sum over tokens of -log softmax(hidden W^T)[label], a 0-dim double; tokens with a negative
 /// label count nothing. hidden [tokens, hidden], weight [vocab, hidden], labels [tokens] int64.
 ///
 /// Where gradients are wanted they are made in the forward pass, while a chunk's logits are at hand, and kept until backward

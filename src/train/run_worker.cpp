@@ -207,7 +207,7 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
     // The lock is the first rank's, and lives as long as the run.
     std::optional<checkpoint::RunLock> lock;
     on_first_rank(*world, [&] {
-      lock = checkpoint::RunLock::acquire(config.run.dir);
+      lock.emplace(checkpoint::RunLock::acquire(config.run.dir));
       if (!lock->notice().empty()) log::warning("{}", lock->notice());
       resilience::remove_stop_file(config.run.dir);
       prepare_on_first_use(config, [](const std::string& text) { log::info("{}", text); });
