@@ -1,6 +1,6 @@
 // Compiled once per instruction-set level (TRIREME_KERNEL_LEVEL). Everything here has internal linkage or lives in the
-// level's namespace: an inline function that the linker shared between levels could carry AVX-512 into a portable path. For
-// the same reason only the C library's headers are included.
+// level's namespace: an inline function that the linker shared between levels could carry AVX-512 into a portable path.
+// For the same reason only the C library's headers are included.
 #include <math.h>
 #include <string.h>
 
@@ -31,7 +31,8 @@ inline void store(Bf16& to, float value) {
 inline void store(float& to, float value) { to = value; }
 inline void store(double& to, double value) { to = value; }
 
-// exp in float to about one unit in the last place: 2^n * polynomial on [-ln2/2, ln2/2] (Cephes expf's range reduction).
+// exp in float to about one unit in the last place: 2^n * polynomial on [-ln2/2, ln2/2] (Cephes expf's range
+// reduction).
 inline float exponential(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;
@@ -73,9 +74,12 @@ inline C lane_sum(int64_t count, Term term) {
   return fold(lanes);
 }
 
+// No two arguments of a kernel overlap (__restrict), which is what lets the compiler vectorise without asking.
+
 template <typename T>
-void rms_norm_forward(int64_t rows, int64_t cols, const T* x, const T* delta, const T* weight, Compute<T> eps, T* h, T* y,
-                      Compute<T>* rstd) {
+void rms_norm_forward(int64_t rows, int64_t cols, const T* __restrict x, const T* __restrict delta,
+                      const T* __restrict weight, Compute<T> eps, T* __restrict h, T* __restrict y,
+                      Compute<T>* __restrict rstd) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, x += cols, y += cols) {
     const T* source = x;
@@ -96,8 +100,9 @@ void rms_norm_forward(int64_t rows, int64_t cols, const T* x, const T* delta, co
 }
 
 template <typename T>
-void rms_norm_backward(int64_t rows, int64_t cols, const T* dy, const T* h, const T* weight, const Compute<T>* rstd,
-                       const T* dh, T* dx, Compute<T>* dw) {
+void rms_norm_backward(int64_t rows, int64_t cols, const T* __restrict dy, const T* __restrict h,
+                       const T* __restrict weight, const Compute<T>* __restrict rstd, const T* __restrict dh,
+                       T* __restrict dx, Compute<T>* __restrict dw) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, dy += cols, h += cols, dx += cols) {
     const C scale = rstd[row];
@@ -115,7 +120,7 @@ void rms_norm_backward(int64_t rows, int64_t cols, const T* dy, const T* h, cons
 }
 
 template <typename T>
-void swiglu_forward(int64_t rows, int64_t cols, const T* gate_up, T* y) {
+void swiglu_forward(int64_t rows, int64_t cols, const T* __restrict gate_up, T* __restrict y) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, gate_up += 2 * cols, y += cols) {
     for (int64_t i = 0; i < cols; ++i) {
@@ -126,7 +131,8 @@ void swiglu_forward(int64_t rows, int64_t cols, const T* gate_up, T* y) {
 }
 
 template <typename T>
-void swiglu_backward(int64_t rows, int64_t cols, const T* gate_up, const T* dy, T* dgate_up) {
+void swiglu_backward(int64_t rows, int64_t cols, const T* __restrict gate_up, const T* __restrict dy,
+                     T* __restrict dgate_up) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, gate_up += 2 * cols, dgate_up += 2 * cols, dy += cols) {
     for (int64_t i = 0; i < cols; ++i) {
@@ -139,8 +145,9 @@ void swiglu_backward(int64_t rows, int64_t cols, const T* gate_up, const T* dy, 
 }
 
 template <typename T>
-void rotate(int64_t rows, int64_t stride, int64_t heads, int64_t head_dim, T* x, const Compute<T>* cosine,
-            const Compute<T>* sine, const int64_t* position, bool inverse) {
+void rotate(int64_t rows, int64_t stride, int64_t heads, int64_t head_dim, T* __restrict x,
+            const Compute<T>* __restrict cosine, const Compute<T>* __restrict sine, const int64_t* __restrict position,
+            bool inverse) {
   using C = Compute<T>;
   const int64_t half = head_dim / 2;
   const C sign = inverse ? C{-1} : C{1};
@@ -160,16 +167,22 @@ void rotate(int64_t rows, int64_t stride, int64_t heads, int64_t head_dim, T* x,
 }
 
 template <typename T>
-void gather_qkv_gradient(int64_t heads, int64_t kv_heads, int64_t head_dim, const T* dq, int64_t dq_stride, const T* dk,
-                         int64_t dk_stride, const T* dv, int64_t dv_stride, T* out) {
+void gather_qkv_gradient(int64_t heads, int64_t kv_heads, int64_t head_dim, const T* __restrict dq, int64_t dq_stride,
+                         const T* __restrict dk, int64_t dk_stride, const T* __restrict dv, int64_t dv_stride,
+                         T* __restrict out) {
   using C = Compute<T>;
-  for (int64_t head = 0; head < heads; ++head, out += head_dim) memcpy(out, dq + head * dq_stride, sizeof(T) * head_dim);
+  for (int64_t head = 0; head < heads; ++head, out += head_dim)
+    memcpy(out, dq + head * dq_stride, sizeof(T) * head_dim);
   const int64_t group = heads / kv_heads;
   for (int part = 0; part < 2; ++part) {
     const T* source = part == 0 ? dk : dv;
     const int64_t stride = part == 0 ? dk_stride : dv_stride;
     for (int64_t head = 0; head < kv_heads; ++head, out += head_dim) {
       const T* first = source + head * group * stride;
+      if (group == 1) {
+        memcpy(out, first, sizeof(T) * head_dim);
+        continue;
+      }
       for (int64_t i = 0; i < head_dim; ++i) {
         C sum = load(first[i]);
         for (int64_t member = 1; member < group; ++member) sum += load(first[member * stride + i]);
@@ -180,8 +193,8 @@ void gather_qkv_gradient(int64_t heads, int64_t kv_heads, int64_t head_dim, cons
 }
 
 template <typename T>
-void cross_entropy(int64_t rows, int64_t cols, T* logits, const int64_t* labels, Compute<T> scale, bool gradient,
-                   Compute<T>* loss) {
+void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64_t* __restrict labels, Compute<T> scale,
+                   bool gradient, Compute<T>* __restrict loss) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, logits += cols) {
     const int64_t label = labels[row];
@@ -216,9 +229,9 @@ void cross_entropy(int64_t rows, int64_t cols, T* logits, const int64_t* labels,
 }
 
 template <typename T>
-void adamw(int64_t count, Compute<T>* weight, Compute<T>* exp_avg, Compute<T>* exp_avg_sq, const Compute<T>* gradient,
-           T* copy, double lr, double beta1, double beta2, double eps, double decay, double bias1, double bias2,
-           double gradient_scale) {
+void adamw(int64_t count, Compute<T>* __restrict weight, Compute<T>* __restrict exp_avg,
+           Compute<T>* __restrict exp_avg_sq, const Compute<T>* __restrict gradient, T* __restrict copy, double lr,
+           double beta1, double beta2, double eps, double decay, double bias1, double bias2, double gradient_scale) {
   using C = Compute<T>;
   const C scale = static_cast<C>(gradient_scale), keep = static_cast<C>(1 - lr * decay), b1 = static_cast<C>(beta1),
           b2 = static_cast<C>(beta2), n1 = static_cast<C>(1 - beta1), n2 = static_cast<C>(1 - beta2),
@@ -236,7 +249,7 @@ void adamw(int64_t count, Compute<T>* weight, Compute<T>* exp_avg, Compute<T>* e
 }
 
 template <typename T>
-void add_to(int64_t count, const T* source, Compute<T>* target, bool accumulate) {
+void add_to(int64_t count, const T* __restrict source, Compute<T>* __restrict target, bool accumulate) {
   if (accumulate)
     for (int64_t i = 0; i < count; ++i) target[i] += load(source[i]);
   else
@@ -244,7 +257,7 @@ void add_to(int64_t count, const T* source, Compute<T>* target, bool accumulate)
 }
 
 template <typename C>
-double sum_of_squares(int64_t count, const C* values) {
+double sum_of_squares(int64_t count, const C* __restrict values) {
   return lane_sum<double>(count, [&](int64_t i) {
     const double value = values[i];
     return value * value;
@@ -253,8 +266,8 @@ double sum_of_squares(int64_t count, const C* values) {
 
 template <typename T>
 constexpr Kernels<T> make_table() {
-  return {&rms_norm_forward<T>, &rms_norm_backward<T>,    &swiglu_forward<T>, &swiglu_backward<T>,
-          &rotate<T>,           &gather_qkv_gradient<T>,  &cross_entropy<T>,  &adamw<T>,
+  return {&rms_norm_forward<T>, &rms_norm_backward<T>,      &swiglu_forward<T>, &swiglu_backward<T>,
+          &rotate<T>,           &gather_qkv_gradient<T>,    &cross_entropy<T>,  &adamw<T>,
           &add_to<T>,           &sum_of_squares<Compute<T>>};
 }
 
