@@ -1,0 +1,216 @@
+// Every gradient of a step is the same for any number of workers, any accumulation, and with recomputation.
+//
+// Each row starts real ranks: this binary, executed again with the variables that torchrun would set. Rank 0 leaves its
+// reduced gradients in a file. Measure: |a-b| <= tol * max(|a|, 1e-3 |g| / sqrt(number of tensors)), tol 1e-10 in fp64 and
+// 1e-5 in fp32.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "base/file.h"
+#include "comm/rendezvous.h"
+#include "train/first_use.h"
+#include "train/session.h"
+#include "train/step.h"
+
+namespace trireme::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+config::Config make_config(const std::string& folder, const std::string& settings) {
+  std::vector<std::string> overrides;
+  for (size_t at = 0; at < settings.size();) {
+    const size_t end = std::min(settings.find(' ', at), settings.size());
+    overrides.push_back(settings.substr(at, end - at));
+    at = end + 1;
+  }
+  const std::string toml = R"(
+[run]
+dir = "unused"
+[model]
+layers = 3
+hidden = 48
+heads = 6
+kv_heads = 2
+ffn = 80
+vocab = 389
+max_seq_len = 32
+[data]
+path = "train"
+generator = "synthetic-english"
+vocab = 389
+[train]
+steps = 3
+seq_len = 32
+global_batch_size = 12
+[lr_schedule]
+warmup_steps = 2
+)";
+  return config::parse_config(toml, "layouts.toml", folder, overrides);
+}
+
+// argv: --worker FOLDER SETTINGS OUT STEPS
+int run_as_worker(char** argv) {
+  config::Config config = make_config(argv[2], argv[3]);
+  const comm::LaunchEnvironment environment = comm::detect_environment();
+  at::set_num_threads(1);
+  comm::ConnectOptions options;
+  options.timeout = std::chrono::seconds(120);
+  const auto world = comm::connect(environment, options);
+  const int64_t accumulation = config::resolve_world(config, environment.world_size);
+  comm::MeshSizes sizes;
+  sizes.data = config.parallel.data;
+  const auto session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
+  start_loader(*session, {});
+  StepResult result;
+  for (int i = 0; i < std::atoi(argv[5]); ++i) result = step(*session, false);
+  if (environment.rank == 0) {
+    c10::Dict<std::string, at::Tensor> tensors;
+    for (const nn::Parameter* parameter : session->model->parameters())
+      for (const nn::Fragment& fragment : parameter->fragments())
+        tensors.insert(fragment.logical->name, parameter->gradient().view({-1}).narrow(0, fragment.local_offset, fragment.elements()).clone());
+    tensors.insert("loss", torch::tensor(result.loss, at::kDouble));
+    tensors.insert("norm", torch::tensor(result.grad_norm, at::kDouble));
+    const std::vector<char> bytes = torch::pickle_save(tensors);
+    std::ofstream(argv[4], std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+  world->barrier();
+  return 0;
+}
+
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
+  socklen_t length = sizeof address;
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+class Layouts : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = fs::temp_directory_path() / ("trireme_layouts_" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+    prepare_on_first_use(make_config(folder_, "train.micro_batch_size=12"), [](const std::string&) {});
+  }
+  static void TearDownTestSuite() { fs::remove_all(folder_); }
+
+  std::map<std::string, at::Tensor> run(int workers, const std::string& settings, int steps) {
+    const std::string out = folder_ / "gradients.pt", port = std::to_string(free_port());
+    fs::remove(out);
+    std::vector<pid_t> children;
+    for (int rank = 0; rank < workers; ++rank) {
+      const std::string environment[] = {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(workers),
+                                         "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=" + std::to_string(workers),
+                                         "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, "OMP_NUM_THREADS=1"};
+      std::vector<std::string> arguments = {"test_layouts", "--worker", folder_, settings, out, std::to_string(steps)};
+      std::vector<char*> argv, envp;
+      for (std::string& argument : arguments) argv.push_back(argument.data());
+      for (const std::string& variable : environment) envp.push_back(const_cast<char*>(variable.data()));
+      argv.push_back(nullptr);
+      envp.push_back(nullptr);
+      pid_t child = 0;
+      if (::posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, argv.data(), envp.data()) != 0) {
+        ADD_FAILURE() << "posix_spawn";
+        continue;
+      }
+      children.push_back(child);
+    }
+    for (const pid_t child : children) {
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      EXPECT_EQ(status, 0) << workers << " workers: " << settings;
+    }
+    std::map<std::string, at::Tensor> result;
+    const std::string bytes = read_file(out);
+    for (const auto& item : torch::pickle_load({bytes.begin(), bytes.end()}).toGenericDict())
+      result[item.key().toStringRef()] = item.value().toTensor();
+    return result;
+  }
+
+  static void compare(const std::map<std::string, at::Tensor>& expected, const std::map<std::string, at::Tensor>& got, double tol,
+                      const std::string& row) {
+    ASSERT_EQ(expected.size(), got.size()) << row;
+    const double loss = expected.at("loss").item<double>(), norm = expected.at("norm").item<double>();
+    EXPECT_NEAR(got.at("loss").item<double>(), loss, std::min(1e-6, tol * loss)) << row;
+    EXPECT_NEAR(got.at("norm").item<double>(), norm, tol * norm) << row;
+    const double floor = 1e-3 * norm / std::sqrt(static_cast<double>(expected.size() - 2));
+    for (const auto& [name, a] : expected) {
+      if (name == "loss" || name == "norm") continue;
+      const double difference = (a.to(at::kDouble) - got.at(name).to(at::kDouble)).norm().item<double>();
+      EXPECT_LE(difference, tol * std::max(a.to(at::kDouble).norm().item<double>(), floor)) << row << " " << name;
+    }
+  }
+
+  static inline fs::path folder_;
+};
+
+struct Row {
+  int workers;
+  const char* settings;
+};
+// 389 rows of vocabulary and 12 sequences: nothing divides evenly but the batch.
+constexpr Row kRows[] = {{1, "train.micro_batch_size=4"},
+                         {1, "train.micro_batch_size=12 train.recompute=full"},
+                         {2, "train.micro_batch_size=6"},
+                         {2, "train.micro_batch_size=2 train.recompute=full"},
+                         {3, "train.micro_batch_size=4"},
+                         {3, "train.micro_batch_size=1"},
+                         {4, "train.micro_batch_size=3"}};
+
+TEST_F(Layouts, EveryGradientOfTheFirstStepInFp64) {
+  for (const char* tied : {" model.tied=false", " model.tied=true"}) {
+    const std::string base = " train.precision=fp64" + std::string(tied);
+    const auto expected = run(1, "train.micro_batch_size=12" + base, 1);
+    for (const Row& row : kRows)
+      compare(expected, run(row.workers, row.settings + base, 1), 1e-10, std::to_string(row.workers) + " " + row.settings + base);
+  }
+}
+
+TEST_F(Layouts, EveryGradientOfTheFirstStepInFp32) {
+  const std::string base = " train.precision=fp32 model.tied=true";
+  const auto expected = run(1, "train.micro_batch_size=12" + base, 1);
+  for (const Row& row : kRows)
+    compare(expected, run(row.workers, row.settings + base, 1), 1e-5, std::to_string(row.workers) + " " + row.settings + base);
+}
+
+// After two updates: a fault in how weights are updated on other ranks than the first would show in their gradients.
+TEST_F(Layouts, EveryGradientOfTheThirdStep) {
+  const std::string base = " train.precision=fp64 model.tied=true";
+  const auto expected = run(1, "train.micro_batch_size=12" + base, 3);
+  for (const int workers : {2, 3, 4})
+    compare(expected, run(workers, "train.micro_batch_size=" + std::to_string(12 / workers) + base, 3), 1e-9,
+            std::to_string(workers) + " workers, step 3");
+}
+
+// The measure can fail: another batch has other gradients.
+TEST_F(Layouts, AnotherSeedHasOtherGradients) {
+  const std::string base = "train.micro_batch_size=12 train.precision=fp64 model.tied=true";
+  const auto a = run(1, base, 1), b = run(1, base + " run.seed=7", 1);
+  double difference = 0;
+  for (const auto& [name, tensor] : a) difference = std::max(difference, (tensor - b.at(name)).abs().max().item<double>());
+  EXPECT_GT(difference, 1e-3);
+}
+
+}  // namespace
+}  // namespace trireme::train
+
+int main(int argc, char** argv) {
+  if (argc == 6 && std::string(argv[1]) == "--worker") return trireme::train::run_as_worker(argv);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
