@@ -59,14 +59,14 @@ size_t ascii_piece_end_cl100k(std::string_view text, size_t begin) {
   const uint8_t first = r.at(begin), second = r.at(begin + 1);
   if (first == letter) return r.run(begin + 1, letter);
   if (first == wide) return 0;
+  // A wide character after the apostrophe (U+017F folds to s) or after its first letter goes to the engine further
+  // down.
   if (text[begin] == '\'') {
-    if (second == wide) return 0;  // U+017F folds to s
     if (second == letter) {
       const char c = r.lower(begin + 1);
       if (c == 's' || c == 't' || c == 'm' || c == 'd') return begin + 2;
       if (c == 'r' || c == 'v' || c == 'l') {
         const uint8_t third = r.at(begin + 2);
-        if (third == wide) return 0;
         if (third == letter && r.lower(begin + 2) == (c == 'l' ? 'l' : 'e')) return begin + 3;
       }
     }
