@@ -304,10 +304,8 @@ void Group::block_until(const std::function<bool()>& ready, const std::function<
 
 std::byte* Group::shared_alloc(std::string_view name, int64_t bytes) {
   TRIREME_CHECK(arena_ != nullptr, "a group of one has no arena");
-  std::byte* memory =
-      arena_->allocate(control_->allocations, allocations_, name, bytes, members_[static_cast<size_t>(rank_)]);
-  ++allocations_;
-  return memory;
+  const int64_t index = allocations_++;  // a full arena refuses the same call on every rank, so it counts too
+  return arena_->allocate(control_->allocations, index, name, bytes, members_[static_cast<size_t>(rank_)]);
 }
 
 }  // namespace trireme::comm

@@ -1,5 +1,6 @@
 // Failures of real processes: who is killed or stopped in the middle of a collective is named, and nothing is left
 // behind. Ranks are this binary, executed again with arguments: never forked, as the trainer's never are.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -122,11 +124,11 @@ class Rank {
   FileDescriptor output_;
 };
 
-struct Run {
+struct Job {
   std::string address = Arena::random_address();
   std::vector<Rank> ranks;
 
-  Run(int64_t count, int64_t timeout_ms, const char* where) {
+  Job(int64_t count, int64_t timeout_ms, const char* where) {
     for (int64_t r = 0; r < count; ++r) {
       ranks.emplace_back(std::vector<std::string>{address, std::to_string(r), std::to_string(count),
                                                   std::to_string(timeout_ms), where});
@@ -145,28 +147,28 @@ void expect_nothing_left(const std::string& address) {
 
 TEST(Processes, AKilledRankIsNamedWithinFiveSeconds) {
   for (const char* where : {"arena", "staged"}) {
-    Run run(3, 60'000, where);
-    const int victim = run.ranks[1].pid();
-    run.ranks[1].signal(SIGKILL);
+    Job job(3, 60'000, where);
+    const int victim = job.ranks[1].pid();
+    job.ranks[1].signal(SIGKILL);
     const auto start = Clock::now();
     for (const size_t r : {size_t{0}, size_t{2}}) {
-      const std::string text = run.ranks[r].line(seconds(20));
+      const std::string text = job.ranks[r].line(seconds(20));
       EXPECT_NE(text.find(fmt::format("rank 1 (pid {} on", victim)), std::string::npos) << where << ": " << text;
       EXPECT_NE(text.find("died"), std::string::npos) << where << ": " << text;
       EXPECT_NE(text.find("all_reduce(sum, F32 x 262144) #"), std::string::npos) << where << ": " << text;
-      EXPECT_EQ(WEXITSTATUS(run.ranks[r].wait()), 3);
+      EXPECT_EQ(WEXITSTATUS(job.ranks[r].wait()), 3);
     }
     EXPECT_LT(std::chrono::duration<double>(Clock::now() - start).count(), 5.0) << where;
-    run.ranks[1].wait();
-    expect_nothing_left(run.address);
+    job.ranks[1].wait();
+    expect_nothing_left(job.address);
   }
 }
 
 TEST(Processes, AStoppedRankIsNamedAsStoppedAtTheDeadline) {
-  Run run(2, 2'000, "arena");
-  const int victim = run.ranks[0].pid();
-  run.ranks[0].signal(SIGSTOP);
-  const std::string text = run.ranks[1].line(seconds(30));
+  Job job(2, 2'000, "arena");
+  const int victim = job.ranks[0].pid();
+  job.ranks[0].signal(SIGSTOP);
+  const std::string text = job.ranks[1].line(seconds(30));
   EXPECT_NE(text.find(fmt::format("rank 0 (pid {} on", victim)), std::string::npos) << text;
   EXPECT_NE(text.find("it is stopped"), std::string::npos) << text;
   EXPECT_NE(text.find("deadline of 2.0 s"), std::string::npos) << text;
@@ -175,10 +177,10 @@ TEST(Processes, AStoppedRankIsNamedAsStoppedAtTheDeadline) {
 TEST(Processes, NothingIsLeftWhenAllAreKilled) {
   std::string address;
   {
-    Run run(2, 60'000, "arena");
-    address = run.address;
-    for (Rank& rank : run.ranks) rank.signal(SIGKILL);
-    for (Rank& rank : run.ranks) rank.wait();
+    Job job(2, 60'000, "arena");
+    address = job.address;
+    for (Rank& rank : job.ranks) rank.signal(SIGKILL);
+    for (Rank& rank : job.ranks) rank.wait();
   }
   expect_nothing_left(address);
 }
