@@ -32,12 +32,13 @@ bool wants_colour(int fd) {
   return isatty(fd) != 0 && environment("TERM") != "dumb";
 }
 
-/// A decimal of a fixed width where it fits; an exponent where it does not; a word for what is no number.
+/// A decimal of a fixed width where it fits, an exponent where it does not, a word for what is no number. Width 0: a
+/// decimal as long as it is.
 std::string decimal(double value, int width, int digits) {
   if (std::isnan(value)) return fmt::format("{:>{}}", "NaN", width);
   if (std::isinf(value)) return fmt::format("{:>{}}", value > 0 ? "inf" : "-inf", width);
   std::string text = fmt::format("{:{}.{}f}", value, width, digits);
-  if (static_cast<int>(text.size()) > width) text = fmt::format("{:{}.1e}", value, width);
+  if (width > 0 && static_cast<int>(text.size()) > width) text = fmt::format("{:{}.1e}", value, width);
   return text;
 }
 
@@ -63,7 +64,7 @@ void write_fully(int fd, std::string_view text) {
 std::string step_line(const StepRecord& record, int64_t total_steps) {
   std::string line = fmt::format("{}  loss {}  grad norm {}  lr {:.2e}  {:>6} tok/s  MFU {:>6}  mem {:>8}",
                                  head("step", record.step, total_steps), decimal(record.loss, 7, 4),
-                                 decimal(record.grad_norm, 6, 3), record.lr, short_number(record.tokens_per_second),
+                                 decimal(record.grad_norm, 7, 3), record.lr, short_number(record.tokens_per_second),
                                  percent(record.mfu), short_bytes(record.peak_memory_bytes));
   if (record.seconds_left >= 0) line += "  ETA " + short_duration(record.seconds_left);
   return line;

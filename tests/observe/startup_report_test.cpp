@@ -1,0 +1,178 @@
+// The start-up report and the memory estimate. Catches: arithmetic that does not hold, a line that is missing or says
+// what is not so (tied head, one worker, no held-out text).
+#include "observe/startup_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "observe/memory_estimate.h"
+
+namespace trireme::observe {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(BatchArithmetic, Text) {
+  EXPECT_EQ(batch_arithmetic(8, 2, 2, 512),
+            "global batch 32 sequences = 8 micro x 2 data ranks x 2 accumulation = 16,384 tokens a step");
+  EXPECT_EQ(batch_arithmetic(1, 1, 1, 1),
+            "global batch 1 sequence = 1 micro x 1 data rank x 1 accumulation = 1 token a step");
+}
+
+config::Config small() {
+  config::Config config;
+  config.run.dir = "runs/small";
+  config.model.layers = 2;
+  config.model.hidden = 64;
+  config.model.heads = 4;
+  config.model.kv_heads = 2;
+  config.model.head_dim = 16;
+  config.model.ffn = 128;
+  config.model.vocab = 1000;
+  config.model.max_seq_len = 32;
+  config.model.tied = true;
+  config.data.path = "data/train";
+  config.data.eval_path = "data/eval";
+  config.train.seq_len = 32;
+  config.train.micro_batch_size = 4;
+  config.train.global_batch_size = 16;
+  config.train.steps = 1000;
+  config.parallel.data = 2;
+  config.lr_schedule.warmup_steps = 100;
+  config.lr_schedule.steps = 1000;
+  config.lr_schedule.decay_steps = 900;
+  return config;
+}
+
+StartupReport full() {
+  StartupReport report;
+  report.version = "0.1.0";
+  report.torch = "2.13.0";
+  report.host = "box";
+  report.cores = 2;
+  report.threads = 1;
+  report.instruction_set = "avx512";
+  report.memory_bytes = int64_t{8} << 30;
+  report.workers = 2;
+  report.matmul_flops_per_second = 2.1e12;
+  report.matmul_size = 2048;
+  report.config = small();
+  report.accumulation = 2;
+  report.train_documents = 12;
+  report.train_tokens = 320001;
+  report.train_bytes = 1280004;
+  report.eval_documents = 1;
+  report.eval_tokens = 5000;
+  report.eval_bytes = 20000;
+  return report;
+}
+
+TEST(StartupReport, SaysWhatIsSo) {
+  const std::string text = to_text(full());
+  // Parameters by hand: embedding 64000; a block's attention 64*64*2 + 2*32*64 = 12288, feed-forward 3*64*128 = 24576.
+  const char* rows[] = {
+      "0.1.0, LibTorch 2.13.0\n",
+      "box, 2 cores, 8.00 GiB memory, avx512 kernels\n",
+      "2 workers with 1 thread each\n",
+      "matrix products in bf16: 2.10TFLOP/s at 2048 x 2048 x 2048, all workers at once\n",
+      "llama, 138,048 parameters\n",
+      "embedding      64,000   46.4%\n",
+      "attention      24,576   17.8%\n",
+      "feed-forward   49,152   35.6%\n",
+      "norms             320    0.2%\n",
+      "head                0    0.0%  tied: it is the embedding's weight\n",
+      "global batch 16 sequences = 4 micro x 2 data ranks x 2 accumulation = 512 tokens a step\n",
+      "PaLM, appendix B",
+      "bf16, gradients fp32, recompute none\n",
+      "12 documents, 320,001 tokens, 1.22 MiB of text (4.00 bytes a token)\n",
+      "the run sees 512,000 tokens = 1.60 epochs\n",
+      "1 document, 5,000 tokens, 19.5 KiB of text (4.00 bytes a token)\n",
+      "1,000 steps\n",
+      "100 steps of warm-up, 900 steps of cosine decay from 1.00e-03 to 1.00e-04\n",
+      "adamw, beta 0.9 and 0.95, eps 1e-08, weight decay 0.1, gradient norm clipped at 1\n",
+      "every 500 steps, over 5,000 held-out tokens\n",
+      "every 500 steps, the last 3 kept\n",
+      "runs/small: metrics.jsonl, checkpoints/\n",
+  };
+  for (const char* row : rows) EXPECT_THAT(text, HasSubstr(row));
+  EXPECT_THAT(text, Not(HasSubstr("may be killed")));
+  EXPECT_THAT(text, Not(HasSubstr("Resumed")));
+  // 6 x (138048 - 0, the tied table multiplies as the head) + 12 x 2 x 4 x 16 x 32
+  EXPECT_THAT(text, HasSubstr("877kFLOP a token, 449MFLOP a step"));
+}
+
+TEST(StartupReport, Variations) {
+  StartupReport report = full();
+  report.workers = 1;
+  report.threads = 2;
+  report.matmul_flops_per_second = 0;
+  report.eval_tokens = 0;
+  report.memory_bytes = 1 << 20;
+  report.first_step = 400;
+  report.resumed_from = "runs/small/checkpoints/step-00000400";
+  report.config.train.stop_after = 500;
+  report.config.lr_schedule.decay_steps = 300;
+  report.config.eval.interval = 0;
+  report.config.checkpoint.interval = 0;
+  report.config.checkpoint.keep = 0;
+  report.config.metrics.interval = 1;
+  report.config.train.clip_grad_norm = 0;
+  const std::string text = to_text(report);
+  const char* rows[] = {
+      "1 worker with 2 threads\n",
+      "not measured here\n",
+      "the run may be killed",
+      "train.recompute = \"full\"",
+      "1,000 steps, this run stops after step 500, 400 done\n",
+      "the run sees 256,000 tokens = 0.80 epochs\n",
+      "100 steps of warm-up, 600 steps at 1.00e-03, 300 steps of cosine decay from 1.00e-03 to 1.00e-04\n",
+      "no clipping\n",
+      "every step\n",
+      "after the last step, all kept\n",
+      "Resumed     from runs/small/checkpoints/step-00000400\n"};
+  for (const char* row : rows) EXPECT_THAT(text, HasSubstr(row));
+  EXPECT_THAT(text, Not(HasSubstr("Held-out")));
+  EXPECT_THAT(text, Not(HasSubstr("Evaluation")));
+  report.config.lr_schedule.name = config::LrScheduleName::constant;
+  report.config.lr_schedule.decay_steps = 0;
+  EXPECT_THAT(to_text(report), HasSubstr("100 steps of warm-up, 900 steps at 1.00e-03\n"));
+}
+
+std::map<std::string, int64_t> estimate(config::Precision precision, config::Recompute recompute) {
+  std::map<std::string, int64_t> result;
+  const auto items = estimate_memory(small().model, {precision, recompute, /*micro_batch_size=*/4, /*seq_len=*/32});
+  for (const MemoryItem& item : items) {
+    result[item.purpose] = item.bytes;
+    EXPECT_FALSE(item.how.empty()) << item.purpose;
+  }
+  return result;
+}
+
+TEST(MemoryEstimate, ByPurpose) {
+  const int64_t n = 138048, tokens = 128;
+  const auto bf16 = estimate(config::Precision::bf16, config::Recompute::none);
+  EXPECT_EQ(bf16.at("weights"), 2 * n);
+  EXPECT_EQ(bf16.at("master weights"), 4 * n);
+  EXPECT_EQ(bf16.at("gradients"), 4 * n);
+  EXPECT_EQ(bf16.at("moments"), 8 * n);
+  // A block: 4 x 64 + (2 x 4 + 2 x 2) x 16 + 3 x 128 elements, and 4 + 2 floats, a token; one more row of 64 at the
+  // end.
+  EXPECT_EQ(bf16.at("activations"), tokens * (2 * (2 * 832 + 4 * 6) + 2 * 64));
+  // 128 rows of 1000 logits, the gradient of the hidden states, the head's in fp32 and a product of it in bf16.
+  EXPECT_EQ(bf16.at("loss"), 128 * 2000 + tokens * 128 + 64000 * 6);
+
+  const auto fp32 = estimate(config::Precision::fp32, config::Recompute::none);
+  EXPECT_EQ(fp32.count("master weights"), 0u);
+  EXPECT_EQ(fp32.at("weights"), 4 * n);
+  EXPECT_EQ(fp32.at("loss"), 128 * 4000 + tokens * 256 + 64000 * 4);
+  const auto fp64 = estimate(config::Precision::fp64, config::Recompute::none);
+  EXPECT_EQ(fp64.at("moments"), 16 * n);
+  const auto recompute = estimate(config::Precision::bf16, config::Recompute::full);
+  EXPECT_EQ(recompute.at("activations"), tokens * (3 * 2 * 64 + 2 * 832 + 4 * 6));
+}
+
+}  // namespace
+}  // namespace trireme::observe
