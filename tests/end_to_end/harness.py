@@ -5,6 +5,7 @@ that scripts may run at the same time. Only processes that a test started are en
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -148,8 +149,8 @@ class Run:
         return json.loads((self.checkpoints()[-1] / "index.json").read_text())["state"]
 
     def content(self):
-        """Every file with its bytes, but for what a refused run may touch: the lock and the logs."""
-        return {str(path.relative_to(self.folder)): path.read_bytes() for path in sorted(self.folder.rglob("*"))
+        """Every file with a hash of its bytes, but for what a refused run may touch: the lock and the logs."""
+        return {str(path.relative_to(self.folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.folder.rglob("*"))
                 if path.is_file() and path.name != ".lock" and path.parent.name != "logs"}
 
 
