@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/bench.h"
 #include "cli/commands.h"
 #include "data/dataset.h"
 #include "data/loader.h"
@@ -145,10 +146,11 @@ void add_loader(CLI::App& bench) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure this machine: matrix products, the data loader");
+  CLI::App* bench = app.add_subcommand("bench", "Measure this machine: matrix products, collectives, the data loader");
   bench->require_subcommand(1);
   add_matmul(*bench);
   add_loader(*bench);
+  add_bench_collectives(*bench);
 }
 
 }  // namespace trireme::cli

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/log.h"
+#include "checkpoint/run_lock.h"
 #include "cli/commands.h"
 #include "cli/launch_options.h"
 #include "config/config.h"
@@ -19,6 +20,9 @@ ExitCode launch_workers(const LaunchOptions& options) {
   // written.
   config::Config config = config::load_config(options.config, options.overrides);
   config::resolve_world(config, world);
+
+  // The first rank takes the lock for the run; that a live run has it is told here, before a log of that run is touched.
+  if (options.node_rank == 0) checkpoint::RunLock::acquire(config.run.dir);
 
   const auto cpus = static_cast<int64_t>(resilience::allowed_cpus().size());
   if (options.workers > cpus) {

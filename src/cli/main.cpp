@@ -29,30 +29,14 @@ int fail(ExitCode code, const std::string& message) {
 }
 
 void add_commands(CLI::App& app) {
-#ifdef TRIREME_HAS_TRAIN
   trireme::cli::add_train(app);
-#endif
-#ifdef TRIREME_HAS_LAUNCH
   trireme::cli::add_launch(app);
-#endif
-#ifdef TRIREME_HAS_DATA
   trireme::cli::add_data(app);
-#endif
-#ifdef TRIREME_HAS_GENERATE
   trireme::cli::add_generate(app);
-#endif
-#ifdef TRIREME_HAS_EVAL
   trireme::cli::add_eval(app);
-#endif
-#ifdef TRIREME_HAS_INSPECT
   trireme::cli::add_inspect(app);
-#endif
-#ifdef TRIREME_HAS_BENCH
   trireme::cli::add_bench(app);
-#endif
-#ifdef TRIREME_HAS_CONFIG
   trireme::cli::add_config(app);
-#endif
 }
 
 /// The word that is not known and the nearest one that is, for the deepest command that was understood; "" when

@@ -10,11 +10,11 @@
 #include "base/log.h"
 #include "checkpoint/run_lock.h"
 #include "checkpoint/store.h"
-#include "comm/rendezvous.h"
 #include "memory/caching_allocator.h"
 #include "observe/machine.h"
 #include "observe/matmul_rate.h"
 #include "train/checkpointing.h"
+#include "train/connect.h"
 #include "train/evaluate.h"
 #include "train/first_use.h"
 #include "train/inference.h"
@@ -34,17 +34,6 @@ constexpr int64_t kMostSkippedInARow = 10;
 
 void set_phase(WorkerContext& context, Phase phase) {
   if (context.status) context.status->set_phase(phase);
-}
-
-std::shared_ptr<comm::Communicator> connect_world(const config::Config& config, WorkerContext& context) {
-  comm::ConnectOptions options;
-  options.backend = std::string(config::name_of(config.comm.backend));
-  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(config.comm.timeout_s * 1000));
-  if (context.status) {
-    options.publish_port = [&](int port) { context.status->publish_port(static_cast<uint16_t>(port)); };
-    options.await_port = [&](std::chrono::milliseconds timeout) { return int{context.status->await_port(timeout)}; };
-  }
-  return comm::connect(context.environment, options);
 }
 
 // What one rank does for all: `work` on the first rank; its failure is everybody's, with the same text.
@@ -202,7 +191,9 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
   at::set_num_threads(context.threads);
   const int64_t accumulation = config::resolve_world(config, environment.world_size);
 
-  const std::shared_ptr<comm::Communicator> world = connect_world(config, context);
+  const std::shared_ptr<comm::Communicator> world = connect_world(
+      context, std::string(config::name_of(config.comm.backend)),
+      std::chrono::milliseconds(static_cast<int64_t>(config.comm.timeout_s * 1000)));
   try {
     // The lock is the first rank's, and lives as long as the run.
     std::optional<checkpoint::RunLock> lock;

@@ -1,0 +1,93 @@
+// `trireme bench collectives`: bandwidth of the collectives between workers of this machine.
+#include "comm/bench_collectives.h"
+
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "base/error.h"
+#include "cli/bench.h"
+#include "comm/launch_environment.h"
+#include "resilience/supervisor.h"
+#include "resilience/worker_context.h"
+#include "train/connect.h"
+
+namespace trireme::cli {
+namespace {
+
+struct Options {
+  int workers = 2;
+  comm::BenchOptions bench;
+  bool staged = false;
+};
+
+std::vector<std::string> worker_arguments(const Options& options) {
+  std::vector<std::string> arguments = {"bench", "collectives", "--min-bytes", std::to_string(options.bench.min_bytes),
+                                        "--max-bytes", std::to_string(options.bench.max_bytes), "--seconds",
+                                        fmt::format("{}", options.bench.seconds_per_size), "--collectives"};
+  std::string names;
+  for (const std::string& name : options.bench.collectives) names += (names.empty() ? "" : ",") + name;
+  arguments.push_back(names);
+  if (options.staged) arguments.emplace_back("--staged");
+  return arguments;
+}
+
+ExitCode launch(const Options& options) {
+  const std::filesystem::path logs = std::filesystem::temp_directory_path() / fmt::format("trireme-bench-{}", ::getpid());
+  resilience::SupervisorOptions supervisor;
+  supervisor.arguments = worker_arguments(options);
+  supervisor.run_dir = logs;
+  supervisor.local_workers = options.workers;
+  supervisor.world_size = options.workers;
+  const resilience::SupervisorResult result = resilience::supervise(supervisor);
+  std::filesystem::remove_all(logs);
+  if (!result.message.empty()) throw Error(result.code, result.message);
+  return result.code;
+}
+
+void work(const Options& options, comm::LaunchEnvironment environment) {
+  resilience::WorkerContext context = resilience::make_worker_context(std::move(environment));
+  at::set_num_threads(context.threads);
+  const auto world = train::connect_world(context, "auto", std::chrono::seconds(60));
+  comm::BenchOptions bench = options.bench;
+  bench.in_arena = !options.staged;
+  const std::vector<comm::BenchResult> results = comm::bench_collectives(*world, bench);
+  if (world->rank() == 0) fmt::print("{}", comm::format_bench(results, *world, bench));
+  if (context.status) context.status->set_phase(resilience::Phase::done);
+}
+
+}  // namespace
+
+void add_bench_collectives(CLI::App& bench) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = bench.add_subcommand("collectives", "Bandwidth of the collectives between workers of this machine");
+  command->add_option("--workers", options->workers, "Worker processes")->check(CLI::Range(1, 64))->capture_default_str();
+  command->add_option("--collectives", options->bench.collectives, "Which ones, separated by commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--min-bytes", options->bench.min_bytes, "Smallest buffer")
+      ->check(CLI::Range(int64_t{8}, int64_t{1} << 33))
+      ->capture_default_str();
+  command->add_option("--max-bytes", options->bench.max_bytes, "Largest buffer; sizes go up by four")
+      ->check(CLI::Range(int64_t{8}, int64_t{1} << 33))
+      ->capture_default_str();
+  command->add_option("--seconds", options->bench.seconds_per_size, "Time for each size")
+      ->check(CLI::Range(0.01, 60.0))
+      ->capture_default_str();
+  command->add_flag("--staged", options->staged, "Ordinary tensors in place of those in the ranks' shared memory");
+  command->footer(
+      "Bandwidths are those of nccl-tests: algbw = bytes / time, busbw = algbw x what each rank must move at least.\n"
+      "Example:\n  trireme bench collectives --workers 2 --collectives all_reduce --max-bytes 67108864");
+  command->callback([options] {
+    const comm::LaunchEnvironment environment = comm::detect_environment();
+    if (environment.launcher != "none") return work(*options, environment);
+    const ExitCode code = launch(*options);
+    if (code != ExitCode::done) throw CLI::RuntimeError(static_cast<int>(code));
+  });
+}
+
+}  // namespace trireme::cli
