@@ -26,9 +26,11 @@ struct Options {
 };
 
 std::vector<std::string> worker_arguments(const Options& options) {
-  std::vector<std::string> arguments = {"bench", "collectives", "--min-bytes", std::to_string(options.bench.min_bytes),
-                                        "--max-bytes", std::to_string(options.bench.max_bytes), "--seconds",
-                                        fmt::format("{}", options.bench.seconds_per_size), "--collectives"};
+  std::vector<std::string> arguments = {"bench",        "collectives",
+                                        "--min-bytes",  std::to_string(options.bench.min_bytes),
+                                        "--max-bytes",  std::to_string(options.bench.max_bytes),
+                                        "--seconds",    fmt::format("{}", options.bench.seconds_per_size),
+                                        "--collectives"};
   std::string names;
   for (const std::string& name : options.bench.collectives) names += (names.empty() ? "" : ",") + name;
   arguments.push_back(names);
@@ -37,7 +39,8 @@ std::vector<std::string> worker_arguments(const Options& options) {
 }
 
 ExitCode launch(const Options& options) {
-  const std::filesystem::path logs = std::filesystem::temp_directory_path() / fmt::format("trireme-bench-{}", ::getpid());
+  const std::filesystem::path logs =
+      std::filesystem::temp_directory_path() / fmt::format("trireme-bench-{}", ::getpid());
   resilience::SupervisorOptions supervisor;
   supervisor.arguments = worker_arguments(options);
   supervisor.run_dir = logs;
@@ -64,8 +67,11 @@ void work(const Options& options, comm::LaunchEnvironment environment) {
 
 void add_bench_collectives(CLI::App& bench) {
   const auto options = std::make_shared<Options>();
-  CLI::App* command = bench.add_subcommand("collectives", "Bandwidth of the collectives between workers of this machine");
-  command->add_option("--workers", options->workers, "Worker processes")->check(CLI::Range(1, 64))->capture_default_str();
+  CLI::App* command =
+      bench.add_subcommand("collectives", "Bandwidth of the collectives between workers of this machine");
+  command->add_option("--workers", options->workers, "Worker processes")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   command->add_option("--collectives", options->bench.collectives, "Which ones, separated by commas")
       ->delimiter(',')
       ->capture_default_str();

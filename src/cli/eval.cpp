@@ -32,12 +32,13 @@ void run(const Options& options) {
                 loaded.checkpoint.string());
   const auto dataset = data::Dataset::open(folder);
   if (dataset->tokenizer_hash() != loaded.tokenizer.hash())
-    throw_input("{} was prepared with the tokenizer {}, but {} was trained with {}; prepare the text with {}", folder.string(),
-                dataset->tokenizer_hash(), loaded.checkpoint.string(), loaded.tokenizer.hash(),
+    throw_input("{} was prepared with the tokenizer {}, but {} was trained with {}; prepare the text with {}",
+                folder.string(), dataset->tokenizer_hash(), loaded.checkpoint.string(), loaded.tokenizer.hash(),
                 "`trireme data prepare --tokenizer RUN/tokenizer`");
   const int64_t seq_len = options.seq_len > 0 ? options.seq_len : loaded.seq_len;
   if (seq_len > loaded.model->shape().max_seq_len)
-    throw_input("--seq-len {} is longer than the model's longest sequence, {}", seq_len, loaded.model->shape().max_seq_len);
+    throw_input("--seq-len {} is longer than the model's longest sequence, {}", seq_len,
+                loaded.model->shape().max_seq_len);
   const auto alone = comm::Communicator::solo("data");
   const train::Evaluation result =
       train::evaluate(*loaded.model, dataset, *alone, seq_len, loaded.micro_batch_size, options.tokens);
@@ -63,7 +64,8 @@ void run(const Options& options) {
 void add_eval(CLI::App& app) {
   CLI::App* command = app.add_subcommand("eval", "Loss and bits per byte of a checkpoint on held-out text");
   const auto options = std::make_shared<Options>();
-  command->add_option("CHECKPOINT", options->checkpoint, "A checkpoint, or a run folder (its newest checkpoint)")->required();
+  command->add_option("CHECKPOINT", options->checkpoint, "A checkpoint, or a run folder (its newest checkpoint)")
+      ->required();
   command->add_option("--data", options->data, "A prepared data set; without it, the run's data.eval_path");
   command->add_option("--tokens", options->tokens, "At most so many tokens; 0: all")->capture_default_str();
   command->add_option("--seq-len", options->seq_len, "Tokens a window; 0: as in training")->capture_default_str();

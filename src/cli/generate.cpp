@@ -55,10 +55,13 @@ class Utf8Stream {
 void run(Options options) {
   std::vector<std::string> faults;
   const models::SamplingOptions& sampling = options.sampling;
-  if (sampling.max_tokens < 1) faults.push_back(fmt::format("--max-tokens {} has to be at least 1", sampling.max_tokens));
-  if (!(sampling.temperature >= 0)) faults.push_back(fmt::format("--temperature {} has to be 0 or more", sampling.temperature));
+  if (sampling.max_tokens < 1)
+    faults.push_back(fmt::format("--max-tokens {} has to be at least 1", sampling.max_tokens));
+  if (!(sampling.temperature >= 0))
+    faults.push_back(fmt::format("--temperature {} has to be 0 or more", sampling.temperature));
   if (sampling.top_k < 0) faults.push_back(fmt::format("--top-k {} has to be 0 (all) or more", sampling.top_k));
-  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) faults.push_back(fmt::format("--top-p {} has to be in (0, 1]", sampling.top_p));
+  if (!(sampling.top_p > 0 && sampling.top_p <= 1))
+    faults.push_back(fmt::format("--top-p {} has to be in (0, 1]", sampling.top_p));
   if (!faults.empty()) throw InputError(faults);
   options.sampling.seed = static_cast<uint64_t>(options.seed);
 
@@ -78,8 +81,7 @@ void run(Options options) {
   });
   out.finish();
   std::fputc('\n', stdout);
-  if (::isatty(STDERR_FILENO) != 0)
-    std::fprintf(stderr, "(%zu tokens, %s)\n", made.size(), loaded.checkpoint.c_str());
+  if (::isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "(%zu tokens, %s)\n", made.size(), loaded.checkpoint.c_str());
 }
 
 }  // namespace
@@ -87,17 +89,24 @@ void run(Options options) {
 void add_generate(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "Write text with a trained model");
   const auto options = std::make_shared<Options>();
-  command->add_option("CHECKPOINT", options->checkpoint, "A checkpoint, or a run folder (its newest checkpoint)")->required();
-  auto* prompt = command->add_option("--prompt", options->prompt, "Text to go on from; without it, the beginning of a text");
+  command->add_option("CHECKPOINT", options->checkpoint, "A checkpoint, or a run folder (its newest checkpoint)")
+      ->required();
+  auto* prompt =
+      command->add_option("--prompt", options->prompt, "Text to go on from; without it, the beginning of a text");
   command->add_option("--prompt-file", options->prompt_file, "The prompt from a file")->excludes(prompt);
-  command->add_option("--max-tokens", options->sampling.max_tokens, "At most so many new tokens")->capture_default_str();
-  command->add_option("--temperature", options->sampling.temperature, "0: always the most likely token; 1: as the model says; more: wilder")
+  command->add_option("--max-tokens", options->sampling.max_tokens, "At most so many new tokens")
       ->capture_default_str();
-  command->add_option("--top-k", options->sampling.top_k, "Only the K most likely tokens; 0: all")->capture_default_str();
+  command
+      ->add_option("--temperature", options->sampling.temperature,
+                   "0: always the most likely token; 1: as the model says; more: wilder")
+      ->capture_default_str();
+  command->add_option("--top-k", options->sampling.top_k, "Only the K most likely tokens; 0: all")
+      ->capture_default_str();
   command->add_option("--top-p", options->sampling.top_p, "Only the likely tokens that together reach this probability")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "The same seed writes the same text")->capture_default_str();
-  command->footer("Example:\n  trireme generate runs/sotu --prompt \"My fellow Americans,\" --max-tokens 200 --temperature 0.8");
+  command->footer(
+      "Example:\n  trireme generate runs/sotu --prompt \"My fellow Americans,\" --max-tokens 200 --temperature 0.8");
   command->callback([options] { run(*options); });
 }
 

@@ -130,8 +130,9 @@ class Cache final : public c10::Allocator {
     Header* block = reinterpret_cast<Header*>(static_cast<char*>(data) - kHeader);
     // Runs in destructors: a damaged header means that memory was overwritten, and going on would spread it.
     if (block->magic != kMagic || block->next != nullptr) {
-      std::fputs("trireme: error: a freed tensor block is damaged: something wrote before its start, or freed it twice\n",
-                 stderr);
+      std::fputs(
+          "trireme: error: a freed tensor block is damaged: something wrote before its start, or freed it twice\n",
+          stderr);
       std::abort();
     }
     Cache& cache = instance();

@@ -1,11 +1,12 @@
 // A caching CPU allocator installed under ATen, so that a training step after warm-up asks the system for nothing.
 //
-// Why: an eager step allocates and frees hundreds of megabytes of activations; glibc hands large blocks back to the system
-// each time, and the page faults of getting them again cost more than the element-wise work. Here a freed block goes to the
-// free list of its size class and is handed out again. Blocks of 2 MiB and more are aligned to and advised for huge pages.
+// Why: an eager step allocates and frees hundreds of megabytes of activations; glibc hands large blocks back to the
+// system each time, and the page faults of getting them again cost more than the element-wise work. Here a freed block
+// goes to the free list of its size class and is handed out again. Blocks of 2 MiB and more are aligned to and advised
+// for huge pages.
 //
-// Size classes: four steps for each power of two (waste at most 25 %, 12 % on average). Blocks below 1 MiB are carved from
-// 2 MiB chunks of one class. Memory returns to the system only through release_cached().
+// Size classes: four steps for each power of two (waste at most 25 %, 12 % on average). Blocks below 1 MiB are carved
+// from 2 MiB chunks of one class. Memory returns to the system only through release_cached().
 //
 // Thread safety: every function may be called from any thread; a block may be freed by another thread than the one that
 // got it.
@@ -17,11 +18,11 @@
 namespace trireme::memory {
 
 struct AllocatorStatistics {
-  int64_t live_bytes = 0;      ///< handed out now, rounded to size classes
-  int64_t peak_live_bytes = 0; ///< highest live_bytes since the start or reset_peak()
-  int64_t system_bytes = 0;    ///< taken from the system: live and cached
-  int64_t system_calls = 0;    ///< how often the system was asked for memory
-  int64_t allocations = 0;     ///< how often a block was handed out
+  int64_t live_bytes = 0;       ///< handed out now, rounded to size classes
+  int64_t peak_live_bytes = 0;  ///< highest live_bytes since the start or reset_peak()
+  int64_t system_bytes = 0;     ///< taken from the system: live and cached
+  int64_t system_calls = 0;     ///< how often the system was asked for memory
+  int64_t allocations = 0;      ///< how often a block was handed out
 };
 
 /// Makes every CPU tensor that is allocated from now on come from the cache. Call once, before the first tensor.

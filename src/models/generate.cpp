@@ -21,7 +21,8 @@ int64_t sample(std::span<const float> logits, const SamplingOptions& options, do
   };
   if (options.temperature <= 0) return *std::min_element(order.begin(), order.end(), more_likely);
   std::sort(order.begin(), order.end(), more_likely);
-  if (options.top_k > 0 && static_cast<size_t>(options.top_k) < order.size()) order.resize(static_cast<size_t>(options.top_k));
+  if (options.top_k > 0 && static_cast<size_t>(options.top_k) < order.size())
+    order.resize(static_cast<size_t>(options.top_k));
   std::vector<double> weights;
   double total = 0;
   for (const int64_t id : order) {
@@ -57,7 +58,8 @@ std::vector<int32_t> generate(Model& model, std::span<const int32_t> prompt, con
   std::vector<int64_t> next(prompt.begin(), prompt.end());
   std::vector<int32_t> result;
   int64_t position = 0;
-  while (static_cast<int64_t>(result.size()) < options.max_tokens && given + static_cast<int64_t>(result.size()) < capacity + 1) {
+  while (static_cast<int64_t>(result.size()) < options.max_tokens &&
+         given + static_cast<int64_t>(result.size()) < capacity + 1) {
     const auto seq = static_cast<int64_t>(next.size());
     if (position + seq > capacity) break;
     const at::Tensor tokens = torch::tensor(next, at::kLong).view({1, seq}).to(device);

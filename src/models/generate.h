@@ -19,9 +19,9 @@ struct SamplingOptions {
   int32_t end_of_text = -1;  ///< ends the sample; not part of it
 };
 
-/// Continues `prompt` (at least one token) and calls `on_token` for each new one; a false result ends the sample. Ends at
-/// end_of_text, max_tokens, or the model's longest sequence. Token n is drawn from (seed, n): the same seed gives the same
-/// sample. Returns the new tokens.
+/// Continues `prompt` (at least one token) and calls `on_token` for each new one; a false result ends the sample. Ends
+/// at end_of_text, max_tokens, or the model's longest sequence. Token n is drawn from (seed, n): the same seed gives
+/// the same sample. Returns the new tokens.
 std::vector<int32_t> generate(Model& model, std::span<const int32_t> prompt, const SamplingOptions& options,
                               const std::function<bool(int32_t)>& on_token = {});
 

@@ -35,21 +35,24 @@ Llama::Llama(describe::ModelShape s, at::ScalarType dtype) : Model(std::move(s),
     const std::string at = "blocks." + std::to_string(i) + ".";
     Block b{};
     b.attention_norm = add_parameter({norm_weight(at + "attention_norm.weight", m.hidden)});
-    b.qkv = add_parameter({matrix(at + "attention.q.weight", m.heads * m.head_dim, m.hidden, attention, kDeviation),
-                           matrix(at + "attention.k.weight", m.kv_heads * m.head_dim, m.hidden, attention, kDeviation),
-                           matrix(at + "attention.v.weight", m.kv_heads * m.head_dim, m.hidden, attention, kDeviation)});
-    b.output = add_parameter({matrix(at + "attention.output.weight", m.hidden, m.heads * m.head_dim, attention, residual)});
+    b.qkv =
+        add_parameter({matrix(at + "attention.q.weight", m.heads * m.head_dim, m.hidden, attention, kDeviation),
+                       matrix(at + "attention.k.weight", m.kv_heads * m.head_dim, m.hidden, attention, kDeviation),
+                       matrix(at + "attention.v.weight", m.kv_heads * m.head_dim, m.hidden, attention, kDeviation)});
+    b.output =
+        add_parameter({matrix(at + "attention.output.weight", m.hidden, m.heads * m.head_dim, attention, residual)});
     b.feed_forward_norm = add_parameter({norm_weight(at + "feed_forward_norm.weight", m.hidden)});
     b.gate_up = add_parameter({matrix(at + "feed_forward.gate.weight", m.ffn, m.hidden, feed_forward, kDeviation),
                                matrix(at + "feed_forward.up.weight", m.ffn, m.hidden, feed_forward, kDeviation)});
     b.down = add_parameter({matrix(at + "feed_forward.down.weight", m.hidden, m.ffn, feed_forward, residual)});
     blocks_.push_back(b);
-    units_.push_back({"blocks." + std::to_string(i),
-                      {b.attention_norm, b.qkv, b.output, b.feed_forward_norm, b.gate_up, b.down}});
+    units_.push_back(
+        {"blocks." + std::to_string(i), {b.attention_norm, b.qkv, b.output, b.feed_forward_norm, b.gate_up, b.down}});
   }
   norm_ = add_parameter({norm_weight("norm.weight", m.hidden)});
   head_ = m.tied ? embedding_
-                 : add_parameter({matrix("head.weight", m.vocab, m.hidden, head, 1 / std::sqrt(static_cast<double>(m.hidden)))});
+                 : add_parameter(
+                       {matrix("head.weight", m.vocab, m.hidden, head, 1 / std::sqrt(static_cast<double>(m.hidden)))});
   units_.push_back({m.tied ? "embed+norm" : "norm+head", {norm_, head_}});
 }
 
@@ -71,8 +74,8 @@ at::Tensor Llama::block(int64_t index, const at::Tensor& x, const at::Tensor& po
   const at::Tensor qkv = ops::linear(ops::rms_norm(x, b.attention_norm->weight(), shape_.norm_eps), b.qkv->weight());
   const at::Tensor mixed = cache != nullptr ? ops::cached_attention(qkv, heads, rotary_, positions, *cache)
                                             : ops::causal_attention(qkv, heads, rotary_, positions);
-  const auto [h, normed] = ops::add_rms_norm(x, ops::linear(mixed, b.output->weight()), b.feed_forward_norm->weight(),
-                                             shape_.norm_eps);
+  const auto [h, normed] =
+      ops::add_rms_norm(x, ops::linear(mixed, b.output->weight()), b.feed_forward_norm->weight(), shape_.norm_eps);
   return h + ops::linear(ops::swiglu(ops::linear(normed, b.gate_up->weight())), b.down->weight());
 }
 

@@ -3,8 +3,9 @@
 //
 // Logical tensors: embed.weight; blocks.I.{attention_norm, attention.{q,k,v,output}, feed_forward_norm,
 // feed_forward.{gate,up,down}}.weight; norm.weight; head.weight unless tied.
-// Initial values: truncated normal, 0.02 for all matrices (Llama's own and TorchTitan's), 0.02 / sqrt(2 layers) for the two
-// that write to the residual stream (GPT-2 paper, section 2.3), hidden^-1/2 for a head of its own (TorchTitan); norms 1.
+// Initial values: truncated normal, 0.02 for all matrices (Llama's own and TorchTitan's), 0.02 / sqrt(2 layers) for the
+// two that write to the residual stream (GPT-2 paper, section 2.3), hidden^-1/2 for a head of its own (TorchTitan);
+// norms 1.
 #pragma once
 
 #include "models/model.h"

@@ -43,7 +43,9 @@ at::Tensor forward(Model& model, const at::Tensor& tokens, bool recompute) {
   const at::Tensor positions = make_positions(tokens.size(0), tokens.size(1), 0, tokens.device());
   at::Tensor x = model.embed(tokens);
   for (int64_t i = 0; i < model.shape().layers; ++i) {
-    const auto piece = [&model, i, positions](const at::Tensor& input) { return model.block(i, input, positions, nullptr); };
+    const auto piece = [&model, i, positions](const at::Tensor& input) {
+      return model.block(i, input, positions, nullptr);
+    };
     x = recompute && at::GradMode::is_enabled() ? nn::recompute(piece, x) : piece(x);
   }
   return model.final_norm(x);
@@ -55,7 +57,8 @@ at::Tensor logits(Model& model, const at::Tensor& tokens) {
 
 at::Tensor loss(Model& model, const at::Tensor& tokens, const at::Tensor& labels, double scale, bool recompute) {
   const at::Tensor hidden = forward(model, tokens, recompute);
-  return ops::linear_cross_entropy(hidden.reshape({-1, hidden.size(-1)}), model.head().weight(), labels.reshape({-1}), scale);
+  return ops::linear_cross_entropy(hidden.reshape({-1, hidden.size(-1)}), model.head().weight(), labels.reshape({-1}),
+                                   scale);
 }
 
 }  // namespace trireme::models

@@ -34,8 +34,10 @@ class Model {
 
   /// tokens [batch, seq] int64 -> hidden states [batch, seq, hidden].
   virtual at::Tensor embed(const at::Tensor& tokens) = 0;
-  /// Block `index` on x [batch, seq, hidden]. positions [batch * seq] int64. `cache`: this block's cache when generating.
-  virtual at::Tensor block(int64_t index, const at::Tensor& x, const at::Tensor& positions, ops::KeyValueCache* cache) = 0;
+  /// Block `index` on x [batch, seq, hidden]. positions [batch * seq] int64. `cache`: this block's cache when
+  /// generating.
+  virtual at::Tensor block(int64_t index, const at::Tensor& x, const at::Tensor& positions,
+                           ops::KeyValueCache* cache) = 0;
   /// Final norm: what the output projection multiplies. [batch, seq, hidden].
   virtual at::Tensor final_norm(const at::Tensor& x) = 0;
   /// The output projection [vocab, hidden].

@@ -24,7 +24,8 @@ std::string stacked_name(const std::vector<LogicalTensor>& parts) {
     while (same < std::min(head, part.name.size()) && part.name[same] == first[same]) ++same;
     head = same;
     same = 0;
-    while (same < std::min(tail, part.name.size()) && part.name[part.name.size() - 1 - same] == first[first.size() - 1 - same])
+    while (same < std::min(tail, part.name.size()) &&
+           part.name[part.name.size() - 1 - same] == first[first.size() - 1 - same])
       ++same;
     tail = same;
   }
@@ -69,9 +70,11 @@ std::vector<Fragment> Parameter::fragments() const {
 
 void Parameter::bind(const at::Tensor& value, const at::Tensor& master, const at::Tensor& gradient) {
   const auto statistics = ops::compute_type(dtype_);
-  TRIREME_CHECK(value.sizes() == shape_ && master.sizes() == shape_ && gradient.sizes() == shape_, "shapes of {}", name_);
-  TRIREME_CHECK(value.scalar_type() == dtype_ && master.scalar_type() == statistics && gradient.scalar_type() == statistics,
-                "types of {}", name_);
+  TRIREME_CHECK(value.sizes() == shape_ && master.sizes() == shape_ && gradient.sizes() == shape_, "shapes of {}",
+                name_);
+  TRIREME_CHECK(
+      value.scalar_type() == dtype_ && master.scalar_type() == statistics && gradient.scalar_type() == statistics,
+      "types of {}", name_);
   value_ = value;
   master_ = master;
   gradient_ = gradient;

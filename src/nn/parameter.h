@@ -4,8 +4,8 @@
 // serves them all. Initialisation, clipping, digests, checkpoints and optimizers work on the logical tensors, through
 // fragments(); none asks which parallelism is on.
 //
-// Life: the model creates parameters on the meta device (shape only); their owner (parallel/) gives them memory, fills it
-// and counts gradients. Ops see a parameter as an ops::Weight.
+// Life: the model creates parameters on the meta device (shape only); their owner (parallel/) gives them memory, fills
+// it and counts gradients. Ops see a parameter as an ops::Weight.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +22,8 @@ namespace trireme::nn {
 
 enum class Role { embedding, attention, feed_forward, norm, head };
 
-/// How a logical tensor starts. Values come from a counter-based generator keyed by (seed, name, element): the same bits for
-/// any layout and any number of ranks.
+/// How a logical tensor starts. Values come from a counter-based generator keyed by (seed, name, element): the same
+/// bits for any layout and any number of ranks.
 struct Init {
   enum class Kind { ones, truncated_normal };
   Kind kind = Kind::ones;
@@ -66,8 +66,8 @@ class Parameter final : public ops::GradientSink {
   /// What this rank holds, in the order of the physical tensor.
   std::vector<Fragment> fragments() const;
 
-  /// Gives memory: `value` in dtype(), `master` and `gradient` in the compute type, all of shape(). value and master are the
-  /// same tensor when the types are equal.
+  /// Gives memory: `value` in dtype(), `master` and `gradient` in the compute type, all of shape(). value and master
+  /// are the same tensor when the types are equal.
   void bind(const at::Tensor& value, const at::Tensor& master, const at::Tensor& gradient);
 
   const at::Tensor& value() const { return value_; }
@@ -77,8 +77,8 @@ class Parameter final : public ops::GradientSink {
   /// For operations: the value, and this parameter as the sink when gradients are recorded.
   ops::Weight weight();
 
-  /// Starts counting: the gradient is complete after uses x micro_batches contributions; then `on_complete` is called, on the
-  /// thread that ran the last backward. Throws from target() when a contribution too many arrives.
+  /// Starts counting: the gradient is complete after uses x micro_batches contributions; then `on_complete` is called,
+  /// on the thread that ran the last backward. Throws from target() when a contribution too many arrives.
   void expect_gradients(int64_t micro_batches, std::function<void(Parameter&)> on_complete);
   bool complete() const { return arrived_ == expected_; }
   int64_t expected() const { return expected_; }
@@ -98,15 +98,15 @@ class Parameter final : public ops::GradientSink {
   std::function<void(Parameter&)> on_complete_;
 };
 
-/// Parameters whose communication is issued together: the embedding; each block; final norm with head (a tied embedding and
-/// head are one unit).
+/// Parameters whose communication is issued together: the embedding; each block; final norm with head (a tied embedding
+/// and head are one unit).
 struct Unit {
   std::string name;
   std::vector<Parameter*> parameters;
 };
 
-/// Fills a contiguous tensor of the compute type with the initial values of elements [first, first + values.numel()) of a
-/// logical tensor.
+/// Fills a contiguous tensor of the compute type with the initial values of elements [first, first + values.numel()) of
+/// a logical tensor.
 void initialize(const LogicalTensor& logical, int64_t first, const at::Tensor& values, uint64_t seed);
 
 }  // namespace trireme::nn

@@ -7,9 +7,9 @@
 
 namespace trireme::nn {
 
-/// Same result as piece(x), in every bit. `piece` maps one tensor to one tensor, has no side effects but the gradients of its
-/// weights, and must live until backward. x must require a gradient where the weights' gradients are wanted (at the border
-/// of a model, an anchor makes it so).
+/// Same result as piece(x), in every bit. `piece` maps one tensor to one tensor, has no side effects but the gradients
+/// of its weights, and must live until backward. x must require a gradient where the weights' gradients are wanted (at
+/// the border of a model, an anchor makes it so).
 at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& piece, const at::Tensor& x);
 
 }  // namespace trireme::nn

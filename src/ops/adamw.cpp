@@ -20,8 +20,8 @@ void reference::adamw(const at::Tensor& weight, const at::Tensor& exp_avg, const
   if (copy.defined()) copy.copy_(weight);
 }
 
-void adamw(const at::Tensor& weight, const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq, const at::Tensor& gradient,
-           const at::Tensor& copy, const AdamwStep& step) {
+void adamw(const at::Tensor& weight, const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq,
+           const at::Tensor& gradient, const at::Tensor& copy, const AdamwStep& step) {
   if (!on_cpu(weight)) return reference::adamw(weight, exp_avg, exp_avg_sq, gradient, copy, step);
   const double bias1 = 1 - std::pow(step.beta1, step.step), bias2 = 1 - std::pow(step.beta2, step.step);
   dispatch(copy.defined() ? copy.scalar_type() : weight.scalar_type(), [&](auto element) {
@@ -32,7 +32,8 @@ void adamw(const at::Tensor& weight, const at::Tensor& exp_avg, const at::Tensor
     T* c = data<T>(copy);
     parallel_rows(weight.numel(), 8, [&](int64_t begin, int64_t end) {
       kernels<T>().adamw(end - begin, w + begin, m + begin, v + begin, g + begin, c == nullptr ? nullptr : c + begin,
-                         step.lr, step.beta1, step.beta2, step.eps, step.weight_decay, bias1, bias2, step.gradient_scale);
+                         step.lr, step.beta1, step.beta2, step.eps, step.weight_decay, bias1, bias2,
+                         step.gradient_scale);
     });
   });
 }

@@ -111,8 +111,8 @@ at::Tensor rotated(const at::Tensor& x, const RotaryTable& rotary, const at::Ten
 at::Tensor causal_attention(const at::Tensor& qkv, const AttentionShape& shape, const RotaryTable& rotary,
                             const at::Tensor& positions) {
   if (!on_cpu(qkv) || qkv.numel() == 0) return reference::causal_attention(qkv, shape, rotary, positions);
-  return CausalAttention::apply(qkv.contiguous(), shape.heads, shape.kv_heads, shape.head_dim, rotary.cosine, rotary.sine,
-                                positions);
+  return CausalAttention::apply(qkv.contiguous(), shape.heads, shape.kv_heads, shape.head_dim, rotary.cosine,
+                                rotary.sine, positions);
 }
 
 at::Tensor reference::causal_attention(const at::Tensor& qkv, const AttentionShape& shape, const RotaryTable& rotary,
@@ -121,7 +121,8 @@ at::Tensor reference::causal_attention(const at::Tensor& qkv, const AttentionSha
   const at::Tensor q = rotated(heads_of(qkv, 0, shape.heads, shape.head_dim), rotary, positions);
   const at::Tensor k = rotated(heads_of(qkv, shape.heads, shape.kv_heads, shape.head_dim), rotary, positions);
   const at::Tensor v = heads_of(qkv, shape.heads + shape.kv_heads, shape.kv_heads, shape.head_dim);
-  at::Tensor scores = at::matmul(q, repeat_heads(k, group).transpose(2, 3)) / std::sqrt(static_cast<double>(shape.head_dim));
+  at::Tensor scores =
+      at::matmul(q, repeat_heads(k, group).transpose(2, 3)) / std::sqrt(static_cast<double>(shape.head_dim));
   const at::Tensor future = at::ones({seq, seq}, qkv.options().dtype(at::kBool)).triu(1);
   const at::Tensor weights = scores.to(rotary.cosine.scalar_type()).masked_fill(future, -INFINITY).softmax(-1);
   return at::matmul(weights.to(qkv.scalar_type()), repeat_heads(v, group))

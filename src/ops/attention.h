@@ -1,5 +1,5 @@
-// Causal self-attention with rotary positions and grouped queries (Ainslie et al., arXiv:2305.13245), on the fused output
-// of the q, k, v projection.
+// Causal self-attention with rotary positions and grouped queries (Ainslie et al., arXiv:2305.13245), on the fused
+// output of the q, k, v projection.
 #pragma once
 
 #include <ATen/core/Tensor.h>

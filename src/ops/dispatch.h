@@ -17,10 +17,14 @@ inline at::ScalarType compute_type(at::ScalarType dtype) { return dtype == at::k
 template <typename Body>
 decltype(auto) dispatch(at::ScalarType dtype, Body&& body) {
   switch (dtype) {
-    case at::kBFloat16: return body(Bf16{});
-    case at::kFloat: return body(float{});
-    case at::kDouble: return body(double{});
-    default: throw_internal("no kernel for element type {}", c10::toString(dtype));
+    case at::kBFloat16:
+      return body(Bf16{});
+    case at::kFloat:
+      return body(float{});
+    case at::kDouble:
+      return body(double{});
+    default:
+      throw_internal("no kernel for element type {}", c10::toString(dtype));
   }
 }
 

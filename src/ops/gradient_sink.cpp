@@ -7,8 +7,8 @@ namespace trireme::ops {
 void deliver(GradientSink* sink, const at::Tensor& gradient) {
   if (sink == nullptr) return;
   const GradientTarget target = sink->target();
-  TRIREME_CHECK(target.buffer.numel() == gradient.numel(), "gradient of {} elements for a weight of {}", gradient.numel(),
-                target.buffer.numel());
+  TRIREME_CHECK(target.buffer.numel() == gradient.numel(), "gradient of {} elements for a weight of {}",
+                gradient.numel(), target.buffer.numel());
   if (on_cpu(gradient) && gradient.is_contiguous() && target.buffer.is_contiguous() &&
       compute_type(gradient.scalar_type()) == target.buffer.scalar_type()) {
     dispatch(gradient.scalar_type(), [&](auto element) {

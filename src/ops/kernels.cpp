@@ -7,11 +7,11 @@
 
 namespace trireme::ops {
 
-#define TRIREME_DECLARE_LEVEL(level)          \
-  namespace level {                           \
-  const Kernels<Bf16>& bf16_kernels();        \
-  const Kernels<float>& float_kernels();      \
-  const Kernels<double>& double_kernels();    \
+#define TRIREME_DECLARE_LEVEL(level)       \
+  namespace level {                        \
+  const Kernels<Bf16>& bf16_kernels();     \
+  const Kernels<float>& float_kernels();   \
+  const Kernels<double>& double_kernels(); \
   }
 TRIREME_DECLARE_LEVEL(portable)
 #ifdef TRIREME_X86_LEVELS
@@ -37,10 +37,14 @@ Level choose_level() {
   if (wish == nullptr || *wish == '\0') return best;
   const std::string_view name(wish);
   Level level;
-  if (name == "portable") level = Level::portable;
-  else if (name == "avx2") level = Level::avx2;
-  else if (name == "avx512") level = Level::avx512;
-  else throw_input("TRIREME_KERNELS={} is not known; portable, avx2 and avx512 are", name);
+  if (name == "portable")
+    level = Level::portable;
+  else if (name == "avx2")
+    level = Level::avx2;
+  else if (name == "avx512")
+    level = Level::avx512;
+  else
+    throw_input("TRIREME_KERNELS={} is not known; portable, avx2 and avx512 are", name);
   if (level > best) throw_input("TRIREME_KERNELS={} asks for instructions that this CPU does not have", name);
   return level;
 }
@@ -54,9 +58,12 @@ Level level() {
 
 const char* kernel_level() {
   switch (level()) {
-    case Level::avx512: return "avx512";
-    case Level::avx2: return "avx2";
-    case Level::portable: break;
+    case Level::avx512:
+      return "avx512";
+    case Level::avx2:
+      return "avx2";
+    case Level::portable:
+      break;
   }
   return "portable";
 }

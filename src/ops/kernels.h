@@ -1,11 +1,11 @@
 // CPU kernels of the fused operations, on raw rows and without torch or threads.
 //
-// One source (kernels_impl.cpp) is compiled per instruction-set level; kernels<T>() gives the table of the best level that
-// this CPU has, or of the one named by TRIREME_KERNELS=portable|avx2|avx512. A kernel works on a range of rows, so callers
-// decide the split over threads; no kernel's result depends on that split.
+// One source (kernels_impl.cpp) is compiled per instruction-set level; kernels<T>() gives the table of the best level
+// that this CPU has, or of the one named by TRIREME_KERNELS=portable|avx2|avx512. A kernel works on a range of rows, so
+// callers decide the split over threads; no kernel's result depends on that split.
 //
-// T is the element type of activations: Bf16, float or double. Arithmetic is in Compute<T>: float for Bf16 and float, double
-// for double. Sums run over 16 interleaved lanes that are added in a fixed order.
+// T is the element type of activations: Bf16, float or double. Arithmetic is in Compute<T>: float for Bf16 and float,
+// double for double. Sums run over 16 interleaved lanes that are added in a fixed order.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ template <typename T>
 struct Kernels {
   using C = Compute<T>;
 
-  /// h = x + delta (delta may be null: h = x, and `h` is not written), rstd = 1/sqrt(mean(h^2) + eps), y = h * rstd * w.
-  /// x, delta, h, y [rows, cols]; w [cols]; rstd [rows].
+  /// h = x + delta (delta may be null: h = x, and `h` is not written), rstd = 1/sqrt(mean(h^2) + eps), y = h * rstd *
+  /// w. x, delta, h, y [rows, cols]; w [cols]; rstd [rows].
   void (*rms_norm_forward)(int64_t rows, int64_t cols, const T* x, const T* delta, const T* weight, C eps, T* h, T* y,
                            C* rstd);
   /// dx = dh + gradient of the norm at h (dh may be null); dw [cols] += the rows' share of the weight gradient.
@@ -54,15 +54,16 @@ struct Kernels {
   void (*gather_qkv_gradient)(int64_t heads, int64_t kv_heads, int64_t head_dim, const T* dq, int64_t dq_stride,
                               const T* dk, int64_t dk_stride, const T* dv, int64_t dv_stride, T* out);
 
-  /// Softmax cross-entropy of rows of logits [rows, cols]: loss[r] = log(sum exp(logits)) - logits[label], 0 where the label
-  /// is negative. With `gradient`, logits become d loss / d logits * scale.
+  /// Softmax cross-entropy of rows of logits [rows, cols]: loss[r] = log(sum exp(logits)) - logits[label], 0 where the
+  /// label is negative. With `gradient`, logits become d loss / d logits * scale.
   void (*cross_entropy)(int64_t rows, int64_t cols, T* logits, const int64_t* labels, C scale, bool gradient, C* loss);
 
-  /// AdamW (Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW computes it) over `count` elements:
-  /// g = gradient * gradient_scale; w *= 1 - lr*decay; m, v updated; w -= lr/bias1 * m / (sqrt(v/bias2) + eps);
-  /// copy = T(w) when copy is not null.
-  void (*adamw)(int64_t count, C* weight, C* exp_avg, C* exp_avg_sq, const C* gradient, T* copy, double lr, double beta1,
-                double beta2, double eps, double decay, double bias1, double bias2, double gradient_scale);
+  /// AdamW (Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW computes it) over `count`
+  /// elements: g = gradient * gradient_scale; w *= 1 - lr*decay; m, v updated; w -= lr/bias1 * m / (sqrt(v/bias2) +
+  /// eps); copy = T(w) when copy is not null.
+  void (*adamw)(int64_t count, C* weight, C* exp_avg, C* exp_avg_sq, const C* gradient, T* copy, double lr,
+                double beta1, double beta2, double eps, double decay, double bias1, double bias2,
+                double gradient_scale);
 
   /// target = source, or target += source.
   void (*add_to)(int64_t count, const T* source, C* target, bool accumulate);

@@ -9,8 +9,8 @@ namespace trireme::ops {
 
 void deliver_product(GradientSink* sink, const at::Tensor& a, const at::Tensor& b) {
   if (sink == nullptr) return;
-  // In fp32 and fp64 the product accumulates in place; bf16 products are rounded to bf16 and then added in fp32, as FSDP2
-  // with a bf16 param_dtype does.
+  // In fp32 and fp64 the product accumulates in place; bf16 products are rounded to bf16 and then added in fp32, as
+  // FSDP2 with a bf16 param_dtype does.
   const GradientTarget target = sink->target();
   if (target.buffer.scalar_type() != a.scalar_type()) return deliver(sink, at::mm(a, b));
   if (target.accumulate) {

@@ -17,8 +17,8 @@ at::Tensor reference::linear_cross_entropy(const at::Tensor& hidden, const at::T
 
 namespace {
 
-// As many rows as fit 16 MiB of logits: a chunk then stays near the last-level cache, while the weight, read once a chunk,
-// is read seldom. At least 256 rows, below which the matrix product loses its rate.
+// As many rows as fit 16 MiB of logits: a chunk then stays near the last-level cache, while the weight, read once a
+// chunk, is read seldom. At least 256 rows, below which the matrix product loses its rate.
 int64_t rows_per_chunk(int64_t tokens, int64_t vocab, int64_t element_size) {
   const int64_t fit = (int64_t{16} << 20) / std::max<int64_t>(1, vocab * element_size);
   return std::clamp<int64_t>(fit, std::min<int64_t>(256, std::max<int64_t>(tokens, 1)), std::max<int64_t>(tokens, 1));
@@ -46,8 +46,8 @@ void cross_entropy_rows(at::Tensor& logits, const at::Tensor& labels, double sca
     C* out = data<C>(losses);
     const int64_t* label = data<int64_t>(labels);
     parallel_rows(rows, vocab, [&](int64_t begin, int64_t end) {
-      kernels<T>().cross_entropy(end - begin, vocab, values + begin * vocab, label + begin, static_cast<C>(scale), gradient,
-                                 out + begin);
+      kernels<T>().cross_entropy(end - begin, vocab, values + begin * vocab, label + begin, static_cast<C>(scale),
+                                 gradient, out + begin);
     });
   });
 }
@@ -59,8 +59,8 @@ void check_labels(const at::Tensor& labels, int64_t vocab) {
 }
 
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
-  static at::Tensor forward(Context* context, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                            double scale, int64_t sink, bool gradient) {
+  static at::Tensor forward(Context* context, const at::Tensor& hidden, const at::Tensor& weight,
+                            const at::Tensor& labels, double scale, int64_t sink, bool gradient) {
     const int64_t tokens = hidden.size(0), vocab = weight.size(0);
     check_labels(labels, vocab);
     const auto type = compute_type(hidden.scalar_type());
@@ -78,8 +78,10 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       at::Tensor to = dhidden.narrow(0, first, count);
       at::mm_out(to, logits, weight);
       if (!weight_gradient) continue;
-      if (type == hidden.scalar_type()) dweight.addmm_(logits.t(), rows);
-      else dweight.add_(at::mm(logits.t(), rows));
+      if (type == hidden.scalar_type())
+        dweight.addmm_(logits.t(), rows);
+      else
+        dweight.add_(at::mm(logits.t(), rows));
     }
     if (gradient) context->save_for_backward({dhidden, dweight});
     context->saved_data["sink"] = sink;
@@ -102,7 +104,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
 }  // namespace
 
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels, double scale) {
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels,
+                                double scale) {
   const bool gradient = at::GradMode::is_enabled() && hidden.requires_grad();
   return LinearCrossEntropy::apply(hidden.contiguous(), weight.value, labels.contiguous(), scale, pointer(weight.sink),
                                    gradient);

@@ -15,8 +15,8 @@ at::Tensor reference::rms_norm(const at::Tensor& x, const at::Tensor& weight, do
 
 namespace {
 
-// Rows whose weight gradients are summed one after another; the blocks are then added in order. A split by shape, so that the
-// sum does not depend on how many threads there are.
+// Rows whose weight gradients are summed one after another; the blocks are then added in order. A split by shape, so
+// that the sum does not depend on how many threads there are.
 constexpr int64_t kBlock = 128;
 
 struct Result {
@@ -112,8 +112,8 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   }
   static Gradients backward(Context* context, Gradients gradients) {
     const auto saved = context->get_saved_variables();
-    // An unused output arrives undefined: without the norm's there is nothing for the weight, but its owner still counts
-    // on the contribution, so a zero goes the usual way.
+    // An unused output arrives undefined: without the norm's there is nothing for the weight, but its owner still
+    // counts on the contribution, so a zero goes the usual way.
     const at::Tensor dy = gradients[1].defined() ? gradients[1] : at::zeros_like(saved[0]);
     const at::Tensor dx = backward_pass(dy, saved[0], saved[1], saved[2], gradients[0], sink_of(context));
     return {dx, dx, {}, {}, {}};

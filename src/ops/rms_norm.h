@@ -7,8 +7,8 @@
 
 namespace trireme::ops {
 
-/// y = x / sqrt(mean(x^2) + eps) * weight over the last dimension. x [.., hidden], weight [hidden]. Saves x and one number a
-/// row.
+/// y = x / sqrt(mean(x^2) + eps) * weight over the last dimension. x [.., hidden], weight [hidden]. Saves x and one
+/// number a row.
 at::Tensor rms_norm(const at::Tensor& x, const Weight& weight, double eps);
 
 /// (h, y) with h = x + delta and y = rms_norm(h): one pass over memory instead of two.

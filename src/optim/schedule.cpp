@@ -13,7 +13,8 @@ double learning_rate(const config::LrScheduleConfig& schedule, double peak, int6
   const int64_t plateau = schedule.steps + 1 - warmup - decay;
   if (step < warmup + plateau) return peak;
   const double q = std::min(1.0, static_cast<double>(step + 1 - warmup - plateau) / static_cast<double>(decay));
-  const double shape = schedule.name == config::LrScheduleName::cosine ? 0.5 * (1 + std::cos(std::numbers::pi * q)) : 1 - q;
+  const double shape =
+      schedule.name == config::LrScheduleName::cosine ? 0.5 * (1 + std::cos(std::numbers::pi * q)) : 1 - q;
   return peak * (schedule.min_ratio + (1 - schedule.min_ratio) * shape);
 }
 

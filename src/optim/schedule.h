@@ -1,4 +1,5 @@
-// The learning rate of each step: warm-up, plateau, decay. A pure function of the step, so a resumed run needs no state.
+// The learning rate of each step: warm-up, plateau, decay. A pure function of the step, so a resumed run needs no
+// state.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,9 @@ namespace trireme::optim {
 ///   t < warmup:  (t + 1) / warmup
 ///   plateau:     1
 ///   decay:       q = (t + 1 - warmup - plateau) / decay_steps, shape(q) scaled between 1 and min_ratio,
-/// times optimizer.lr. plateau = horizon + 1 - warmup - decay: one virtual step, so that the last rate is not the minimum
-/// of a horizon that ends there. Shapes: linear 1 - q; cosine (1 + cos(pi q)) / 2; constant 1. After the horizon the rate
-/// stays at its end.
+/// times optimizer.lr. plateau = horizon + 1 - warmup - decay: one virtual step, so that the last rate is not the
+/// minimum of a horizon that ends there. Shapes: linear 1 - q; cosine (1 + cos(pi q)) / 2; constant 1. After the
+/// horizon the rate stays at its end.
 double learning_rate(const config::LrScheduleConfig& schedule, double peak, int64_t step);
 
 }  // namespace trireme::optim

@@ -17,7 +17,8 @@ int64_t aligned(int64_t elements) { return (elements + kAlignElements - 1) / kAl
 
 }  // namespace
 
-DataParallel::DataParallel(models::Model& model, comm::Communicator& data, at::Device device, uint64_t seed) : data_(data) {
+DataParallel::DataParallel(models::Model& model, comm::Communicator& data, at::Device device, uint64_t seed)
+    : data_(data) {
   for (const nn::Unit& unit : model.units()) {
     buckets_.push_back(std::make_unique<Bucket>());
     buckets_.back()->name = unit.name;
@@ -33,7 +34,8 @@ void DataParallel::allocate(Bucket& bucket, at::Device device, uint64_t seed) {
   for (const nn::Parameter* parameter : bucket.parameters) elements += aligned(parameter->elements());
   const at::ScalarType dtype = bucket.parameters.front()->dtype(), statistics = ops::compute_type(dtype);
   const at::Tensor masters = at::zeros({elements}, at::TensorOptions(statistics).device(device));
-  const at::Tensor values = dtype == statistics ? masters : at::zeros({elements}, at::TensorOptions(dtype).device(device));
+  const at::Tensor values =
+      dtype == statistics ? masters : at::zeros({elements}, at::TensorOptions(dtype).device(device));
   bucket.gradients = device.is_cpu() ? data_.shared_empty("gradients/" + bucket.name, {elements}, statistics)
                                      : at::zeros({elements}, at::TensorOptions(statistics).device(device));
   int64_t offset = 0;

@@ -1,10 +1,10 @@
 // Data parallelism: replicas of the weights, gradients summed over the data axis while backward still runs.
 //
-// Units are the grain (the embedding; each block; final norm with head). The gradients of a unit lie one after another in
-// one buffer of the ranks' shared arena. When the last gradient of a unit arrives, on the last micro-batch of a step, its
-// all-reduce is posted and backward goes on; the sums are taken whenever a later unit completes, and the rest at
-// finish_gradients(). Every reducer sums and nothing divides: the loss is already scaled by 1 / valid tokens of the whole
-// global batch.
+// Units are the grain (the embedding; each block; final norm with head). The gradients of a unit lie one after another
+// in one buffer of the ranks' shared arena. When the last gradient of a unit arrives, on the last micro-batch of a
+// step, its all-reduce is posted and backward goes on; the sums are taken whenever a later unit completes, and the rest
+// at finish_gradients(). Every reducer sums and nothing divides: the loss is already scaled by 1 / valid tokens of the
+// whole global batch.
 //
 // A gradient is complete by count, not by hook: uses x micro-batches contributions (see nn/parameter.h).
 #pragma once

@@ -24,7 +24,8 @@ struct Holding {
 
 std::vector<Holding> weights_of(const models::Model& model) {
   std::vector<Holding> holdings;
-  for (const nn::Parameter* parameter : model.parameters()) holdings.push_back({"model.", parameter, parameter->master()});
+  for (const nn::Parameter* parameter : model.parameters())
+    holdings.push_back({"model.", parameter, parameter->master()});
   return holdings;
 }
 
@@ -59,8 +60,11 @@ void read_into(const checkpoint::CheckpointReader& reader, const std::vector<Hol
   const std::vector<Holding> host = on_host(holdings);
   std::vector<checkpoint::Target> targets;
   for_each_fragment(host, [&](const Holding& holding, const nn::Fragment& fragment, std::byte* data) {
-    targets.push_back({holding.prefix + fragment.logical->name, fragment.logical->shape, {fragment.offset, fragment.size},
-                       dtype_of(holding.tensor), data});
+    targets.push_back({holding.prefix + fragment.logical->name,
+                       fragment.logical->shape,
+                       {fragment.offset, fragment.size},
+                       dtype_of(holding.tensor),
+                       data});
   });
   reader.read(targets);
   for (size_t i = 0; i < holdings.size(); ++i)
@@ -85,25 +89,28 @@ void refresh_values(const models::Model& model, const checkpoint::CheckpointRead
 
 nlohmann::json schedule_state(const Session& session) {
   const auto& schedule = session.config.lr_schedule;
-  return {{"name", config::name_of(schedule.name)},   {"lr", session.config.optimizer.lr},
-          {"warmup_steps", schedule.warmup_steps},    {"horizon", schedule.steps},
-          {"decay_steps", schedule.decay_steps},      {"min_ratio", schedule.min_ratio},
+  return {{"name", config::name_of(schedule.name)}, {"lr", session.config.optimizer.lr},
+          {"warmup_steps", schedule.warmup_steps},  {"horizon", schedule.steps},
+          {"decay_steps", schedule.decay_steps},    {"min_ratio", schedule.min_ratio},
           {"updates", session.optimizer->updates()}};
 }
 
 void refuse_changed_config(const Session& session, const checkpoint::CheckpointReader& reader,
                            const std::function<void(const std::string&)>& say) {
-  const config::Config was = config::parse_config(reader.state().at("config").get<std::string>(), "the checkpoint's config", "/");
+  const config::Config was =
+      config::parse_config(reader.state().at("config").get<std::string>(), "the checkpoint's config", "/");
   std::vector<std::string> faults;
   for (const config::Difference& difference : config::differences(was, session.config)) {
-    if (difference.may_change) say(fmt::format("{} was {}, is {}", difference.key, difference.was, difference.is));
-    else faults.push_back(fmt::format("{} was {} when the run was started, and is {} now; a resumed run keeps it",
-                                      difference.key, difference.was, difference.is));
+    if (difference.may_change)
+      say(fmt::format("{} was {}, is {}", difference.key, difference.was, difference.is));
+    else
+      faults.push_back(fmt::format("{} was {} when the run was started, and is {} now; a resumed run keeps it",
+                                   difference.key, difference.was, difference.is));
   }
   const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
   if (hash != session.dataset->tokenizer_hash())
-    faults.push_back(fmt::format("the run was trained with the tokenizer {}, but data.path = {} was prepared with {}", hash,
-                                 session.dataset->folder().string(), session.dataset->tokenizer_hash()));
+    faults.push_back(fmt::format("the run was trained with the tokenizer {}, but data.path = {} was prepared with {}",
+                                 hash, session.dataset->folder().string(), session.dataset->tokenizer_hash()));
   if (faults.empty()) return;
   faults.push_back(fmt::format("to start anew, choose another run.dir than {}", session.config.run.dir.string()));
   throw InputError(faults);
@@ -122,13 +129,15 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
 }
 
 void start_from(Session& session, const std::function<void(const std::string&)>& say) {
-  const auto reader = checkpoint::CheckpointReader::open(checkpoint::resolve_checkpoint(session.config.checkpoint.load).folder);
+  const auto reader =
+      checkpoint::CheckpointReader::open(checkpoint::resolve_checkpoint(session.config.checkpoint.load).folder);
   const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
   if (hash != session.dataset->tokenizer_hash())
     throw_input("checkpoint.load = {} was trained with the tokenizer {}, but data.path = {} was prepared with {}",
                 reader.folder().string(), hash, session.dataset->folder().string(), session.dataset->tokenizer_hash());
   load_weights(*session.model, reader);
-  say(fmt::format("weights of {} (step {}); optimizer, schedule and data start anew", reader.folder().string(), reader.step()));
+  say(fmt::format("weights of {} (step {}); optimizer, schedule and data start anew", reader.folder().string(),
+                  reader.step()));
 }
 
 }  // namespace
@@ -181,15 +190,21 @@ checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint:
   request.step = session.progress.step;
   const std::vector<Holding> holdings = on_host(everything_of(session));
   for_each_fragment(holdings, [&](const Holding& holding, const nn::Fragment& fragment, const std::byte* at) {
-    request.fragments.push_back({holding.prefix + fragment.logical->name, fragment.logical->shape,
-                                 {fragment.offset, fragment.size}, dtype_of(holding.tensor), at, data.rank(), data.size()});
+    request.fragments.push_back({holding.prefix + fragment.logical->name,
+                                 fragment.logical->shape,
+                                 {fragment.offset, fragment.size},
+                                 dtype_of(holding.tensor),
+                                 at,
+                                 data.rank(),
+                                 data.size()});
   });
   request.state["tokens"] = session.progress.tokens;
   request.state["schedule"] = schedule_state(session);
   request.state["loader"] = session.loader->state();
   request.state["config"] = config::to_toml(session.config);
   request.state["model"] = to_json(session.config.model);
-  request.state["tokenizer"] = {{"hash", session.dataset->tokenizer_hash()}, {"vocab_size", session.dataset->vocab_size()}};
+  request.state["tokenizer"] = {{"hash", session.dataset->tokenizer_hash()},
+                                {"vocab_size", session.dataset->vocab_size()}};
   request.state["versions"] = {{"trireme", TRIREME_VERSION}, {"torch", TORCH_VERSION}};
   request.layout["data"] = data.size();
   CommunicatorCoordination coordination(session.mesh->world());
@@ -198,13 +213,15 @@ checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint:
   return report;
 }
 
-void resume_or_start(Session& session, const checkpoint::Store& store, const std::function<void(const std::string&)>& say) {
+void resume_or_start(Session& session, const checkpoint::Store& store,
+                     const std::function<void(const std::string&)>& say) {
   CommunicatorCoordination coordination(session.mesh->world());
   if (session.config.checkpoint.resume) {
     if (const auto entry = store.find_newest_loadable(coordination, say)) return resume(session, *entry, say);
   } else if (store.newest()) {
-    throw_input("run.dir = {} holds checkpoints and checkpoint.resume is false; choose another run.dir, or let it resume",
-                session.config.run.dir.string());
+    throw_input(
+        "run.dir = {} holds checkpoints and checkpoint.resume is false; choose another run.dir, or let it resume",
+        session.config.run.dir.string());
   }
   if (!session.config.checkpoint.load.empty()) start_from(session, say);
   start_loader(session, {});

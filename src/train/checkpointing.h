@@ -1,7 +1,7 @@
 // From a session to a checkpoint and back.
 //
-// Tensors: `model.NAME` (the master weight), `optimizer.exp_avg.NAME`, `optimizer.exp_avg_sq.NAME` for each logical tensor
-// NAME. State: tokens, schedule, loader, config, model, tokenizer, versions.
+// Tensors: `model.NAME` (the master weight), `optimizer.exp_avg.NAME`, `optimizer.exp_avg_sq.NAME` for each logical
+// tensor NAME. State: tokens, schedule, loader, config, model, tokenizer, versions.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,11 @@ namespace trireme::train {
 /// Collective: a checkpoint of the session as it stands; older ones beyond checkpoint.keep are dropped.
 checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint::Store& store);
 
-/// Collective: goes on from the newest intact checkpoint of the run, or starts from checkpoint.load, or from nothing; starts
-/// the loader. `say` hears what happened, on rank 0. A run whose config differs where it must not, a checkpoint of another
-/// tokenizer or model, and weights that are not finite are refused.
-void resume_or_start(Session& session, const checkpoint::Store& store, const std::function<void(const std::string&)>& say);
+/// Collective: goes on from the newest intact checkpoint of the run, or starts from checkpoint.load, or from nothing;
+/// starts the loader. `say` hears what happened, on rank 0. A run whose config differs where it must not, a checkpoint
+/// of another tokenizer or model, and weights that are not finite are refused.
+void resume_or_start(Session& session, const checkpoint::Store& store,
+                     const std::function<void(const std::string&)>& say);
 
 /// Fills the weights of a model (not the optimizer) from a checkpoint.
 void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader);

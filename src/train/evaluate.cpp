@@ -16,7 +16,8 @@ Evaluation evaluate(models::Model& model, std::shared_ptr<const data::Dataset> d
                     int64_t seq_len, int64_t micro_batch_size, int64_t max_tokens) {
   const auto start = std::chrono::steady_clock::now();
   const at::NoGradGuard no_grad;
-  const data::EvaluationWindows windows(std::move(dataset), seq_len, micro_batch_size, data.rank(), data.size(), max_tokens);
+  const data::EvaluationWindows windows(std::move(dataset), seq_len, micro_batch_size, data.rank(), data.size(),
+                                        max_tokens);
   const at::Device device = model.head().value().device();
   double sum = 0;
   for (int64_t i = 0; i < windows.batch_count(); ++i) {
@@ -24,8 +25,8 @@ Evaluation evaluate(models::Model& model, std::shared_ptr<const data::Dataset> d
     if (batch.valid_tokens == 0) continue;
     const BatchTensors tensors = to_tensors(batch, device);
     const at::Tensor hidden = models::forward(model, tensors.tokens);
-    const at::Tensor losses = ops::token_losses(hidden.reshape({-1, hidden.size(-1)}), model.head().value(),
-                                                tensors.labels.reshape({-1}));
+    const at::Tensor losses =
+        ops::token_losses(hidden.reshape({-1, hidden.size(-1)}), model.head().value(), tensors.labels.reshape({-1}));
     sum += losses.to(at::kDouble).sum().item<double>();
   }
   sum = data.all_reduce_scalar(sum);

@@ -14,7 +14,8 @@ struct Evaluation {
   double seconds = 0;
 };
 
-/// Collective over `data`, whose ranks share the windows. `max_tokens` <= 0: the whole set. See data/evaluation_windows.h.
+/// Collective over `data`, whose ranks share the windows. `max_tokens` <= 0: the whole set. See
+/// data/evaluation_windows.h.
 Evaluation evaluate(models::Model& model, std::shared_ptr<const data::Dataset> dataset, comm::Communicator& data,
                     int64_t seq_len, int64_t micro_batch_size, int64_t max_tokens);
 

@@ -36,8 +36,8 @@ void prepare_split(const fs::path& out, const fs::path& tokenizer, std::vector<s
   options.inputs = std::move(text);
   const data::PrepareReport report = data::prepare(options);
   const data::PrepareCounts& counts = report.splits.at(0).counts;
-  say(fmt::format("prepared {}: {} documents, {} tokens, {} bytes of text", out.string(), counts.documents, counts.tokens,
-                  counts.text_bytes));
+  say(fmt::format("prepared {}: {} documents, {} tokens, {} bytes of text", out.string(), counts.documents,
+                  counts.tokens, counts.text_bytes));
 }
 
 }  // namespace
@@ -58,7 +58,8 @@ void prepare_on_first_use(const config::Config& config, const std::function<void
   }
   prepare_split(data.path, tokenizer, text, say);
   if (data.eval_path.empty() || prepared(data.eval_path)) return;
-  const std::vector<std::string> eval_text = generated ? generate_text(data.eval_path, kEvalDocuments, kEvalSeed) : data.eval_text;
+  const std::vector<std::string> eval_text =
+      generated ? generate_text(data.eval_path, kEvalDocuments, kEvalSeed) : data.eval_text;
   if (!eval_text.empty()) prepare_split(data.eval_path, tokenizer, eval_text, say);
 }
 

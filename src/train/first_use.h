@@ -1,4 +1,5 @@
-// Data that prepares itself: a config that names its text (or a generator of text) can be trained without a step before.
+// Data that prepares itself: a config that names its text (or a generator of text) can be trained without a step
+// before.
 #pragma once
 
 #include <functional>
@@ -8,10 +9,10 @@
 
 namespace trireme::train {
 
-/// If data.path does not exist and data.text or data.generator says where text comes from: writes generated text, trains a
-/// tokenizer of data.vocab tokens on the training text, prepares data.path and, with data.eval_text or a generator,
-/// data.eval_path, beside each other: PATH-text, PATH-tokenizer, PATH. Does nothing otherwise. For one rank; the others wait
-/// at a barrier.
+/// If data.path does not exist and data.text or data.generator says where text comes from: writes generated text,
+/// trains a tokenizer of data.vocab tokens on the training text, prepares data.path and, with data.eval_text or a
+/// generator, data.eval_path, beside each other: PATH-text, PATH-tokenizer, PATH. Does nothing otherwise. For one rank;
+/// the others wait at a barrier.
 void prepare_on_first_use(const config::Config& config, const std::function<void(const std::string&)>& say);
 
 }  // namespace trireme::train

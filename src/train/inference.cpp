@@ -19,24 +19,28 @@ LoadedModel load_model(const std::filesystem::path& path) {
   const at::NoGradGuard no_grad;
   const checkpoint::Entry entry = checkpoint::resolve_checkpoint(path);
   const auto reader = checkpoint::CheckpointReader::open(entry.folder);
-  const config::Config config = config::parse_config(reader.state().at("config").get<std::string>(), "the checkpoint's config", "/");
+  const config::Config config =
+      config::parse_config(reader.state().at("config").get<std::string>(), "the checkpoint's config", "/");
   // RUN/checkpoints/step-00000100
-  const std::filesystem::path run = std::filesystem::absolute(entry.folder).lexically_normal().parent_path().parent_path();
-  LoadedModel loaded{models::make_model(shape_from_json(reader.state().at("model")), activation_type(config.train.precision)),
-                     data::Tokenizer::load(tokenizer_folder(run)),
-                     entry.folder,
-                     entry.step,
-                     config.train.seq_len,
-                     config.train.micro_batch_size,
-                     config.data.eval_path};
+  const std::filesystem::path run =
+      std::filesystem::absolute(entry.folder).lexically_normal().parent_path().parent_path();
+  LoadedModel loaded{
+      models::make_model(shape_from_json(reader.state().at("model")), activation_type(config.train.precision)),
+      data::Tokenizer::load(tokenizer_folder(run)),
+      entry.folder,
+      entry.step,
+      config.train.seq_len,
+      config.train.micro_batch_size,
+      config.data.eval_path};
   const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
   if (hash != loaded.tokenizer.hash())
-    throw_input("{} is not the tokenizer that {} was trained with: its hash is {}, expected {}", tokenizer_folder(run).string(),
-                entry.folder.string(), loaded.tokenizer.hash(), hash);
+    throw_input("{} is not the tokenizer that {} was trained with: its hash is {}, expected {}",
+                tokenizer_folder(run).string(), entry.folder.string(), loaded.tokenizer.hash(), hash);
   for (nn::Parameter* parameter : loaded.model->parameters()) {
     const auto statistics = ops::compute_type(parameter->dtype());
     const at::Tensor master = at::empty(parameter->shape(), statistics);
-    const at::Tensor value = parameter->dtype() == statistics ? master : at::empty(parameter->shape(), parameter->dtype());
+    const at::Tensor value =
+        parameter->dtype() == statistics ? master : at::empty(parameter->shape(), parameter->dtype());
     // No gradient will be asked for: an empty stand-in of the right shape, without memory of its own.
     parameter->bind(value, master, at::empty({1}, statistics).expand(parameter->shape()));
   }

@@ -14,12 +14,13 @@ struct LoadedModel {
   data::Tokenizer tokenizer;
   std::filesystem::path checkpoint;  ///< the step folder
   int64_t step = 0;
-  int64_t seq_len = 0;               ///< that it was trained with
+  int64_t seq_len = 0;  ///< that it was trained with
   int64_t micro_batch_size = 1;
-  std::filesystem::path eval_path;   ///< held-out data that it was trained with; may be empty or gone
+  std::filesystem::path eval_path;  ///< held-out data that it was trained with; may be empty or gone
 };
 
-/// `path`: a step folder, or a run folder (its newest complete checkpoint). The tokenizer is the copy in the run folder.
+/// `path`: a step folder, or a run folder (its newest complete checkpoint). The tokenizer is the copy in the run
+/// folder.
 LoadedModel load_model(const std::filesystem::path& path);
 
 /// Where a run keeps the copy of its tokenizer.

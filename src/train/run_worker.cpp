@@ -49,7 +49,8 @@ void on_first_rank(comm::Communicator& world, Work work) {
       code = error.code();
     }
   }
-  const std::string answer = world.all_gather_strings(code ? std::to_string(static_cast<int>(*code)) + fault : "").at(0);
+  const std::string answer =
+      world.all_gather_strings(code ? std::to_string(static_cast<int>(*code)) + fault : "").at(0);
   if (!answer.empty()) throw Error(static_cast<ExitCode>(answer[0] - '0'), answer.substr(1));
 }
 
@@ -85,8 +86,9 @@ class Run {
   ExitCode train() {
     resume();
     if (s_.progress.step >= last_step_) {
-      reporter_.say(fmt::format("nothing to do: the run has finished step {} of {}; raise train.{} to go on", s_.progress.step,
-                                last_step_, last_step_ < s_.config.train.steps ? "stop_after" : "steps"));
+      reporter_.say(fmt::format("nothing to do: the run has finished step {} of {}; raise train.{} to go on",
+                                s_.progress.step, last_step_,
+                                last_step_ < s_.config.train.steps ? "stop_after" : "steps"));
       return ExitCode::done;
     }
     while (s_.progress.step < last_step_) {
@@ -134,8 +136,9 @@ class Run {
 
   ExitCode obey_stop() {
     const std::string mine = reason_ != StopReason::none ? resilience::to_string(reason_, s_.config.run.dir)
-                             : time_is_over_ ? fmt::format("run.time_limit_minutes = {}", s_.config.run.time_limit_minutes)
-                                             : "";
+                             : time_is_over_
+                                 ? fmt::format("run.time_limit_minutes = {}", s_.config.run.time_limit_minutes)
+                                 : "";
     std::string why;
     const std::vector<std::string> reasons = s_.mesh->world().all_gather_strings(mine);
     for (size_t rank = 0; rank < reasons.size() && why.empty(); ++rank)
@@ -150,10 +153,11 @@ class Run {
   void check_skipped(const StepResult& result) {
     skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
     if (skipped_in_a_row_ < kMostSkippedInARow) return;
-    throw_input("{} steps in a row had gradients that are not finite, last in {}; nothing was learned in them. A lower "
-                "optimizer.lr, a longer lr_schedule.warmup_steps or train.precision = \"fp32\" may help; the newest checkpoint "
-                "is from before",
-                skipped_in_a_row_, result.skipped_parameter);
+    throw_input(
+        "{} steps in a row had gradients that are not finite, last in {}; nothing was learned in them. A lower "
+        "optimizer.lr, a longer lr_schedule.warmup_steps or train.precision = \"fp32\" may help; the newest checkpoint "
+        "is from before",
+        skipped_in_a_row_, result.skipped_parameter);
   }
 
   void evaluate() {
@@ -191,9 +195,9 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
   at::set_num_threads(context.threads);
   const int64_t accumulation = config::resolve_world(config, environment.world_size);
 
-  const std::shared_ptr<comm::Communicator> world = connect_world(
-      context, std::string(config::name_of(config.comm.backend)),
-      std::chrono::milliseconds(static_cast<int64_t>(config.comm.timeout_s * 1000)));
+  const std::shared_ptr<comm::Communicator> world =
+      connect_world(context, std::string(config::name_of(config.comm.backend)),
+                    std::chrono::milliseconds(static_cast<int64_t>(config.comm.timeout_s * 1000)));
   try {
     // The lock is the first rank's, and lives as long as the run.
     std::optional<checkpoint::RunLock> lock;
@@ -205,7 +209,8 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
     });
     comm::MeshSizes sizes;
     sizes.data = config.parallel.data;
-    const std::unique_ptr<Session> session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
+    const std::unique_ptr<Session> session =
+        make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
     return Run(*session, context).train();
   } catch (const std::exception& error) {
     if (context.status) {

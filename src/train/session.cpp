@@ -12,18 +12,20 @@ void check_data(const config::Config& config, const data::Dataset& dataset, cons
   std::vector<std::string> faults;
   const auto check_vocabulary = [&](const data::Dataset& set, std::string_view key) {
     if (set.vocab_size() > config.model.vocab)
-      faults.push_back(fmt::format(
-          "{} = {} was prepared with a tokenizer of {} tokens, but model.vocab = {}; model.vocab = {} would fit, or prepare "
-          "the data with a smaller tokenizer",
-          key, set.folder().string(), set.vocab_size(), config.model.vocab, set.vocab_size()));
+      faults.push_back(
+          fmt::format("{} = {} was prepared with a tokenizer of {} tokens, but model.vocab = {}; model.vocab = {} "
+                      "would fit, or prepare "
+                      "the data with a smaller tokenizer",
+                      key, set.folder().string(), set.vocab_size(), config.model.vocab, set.vocab_size()));
   };
   check_vocabulary(dataset, "data.path");
   if (eval != nullptr) {
     check_vocabulary(*eval, "data.eval_path");
     if (eval->tokenizer_hash() != dataset.tokenizer_hash())
-      faults.push_back(fmt::format("data.eval_path = {} was prepared with another tokenizer than data.path = {}; prepare both "
-                                   "with the same one",
-                                   eval->folder().string(), dataset.folder().string()));
+      faults.push_back(
+          fmt::format("data.eval_path = {} was prepared with another tokenizer than data.path = {}; prepare both "
+                      "with the same one",
+                      eval->folder().string(), dataset.folder().string()));
   }
   if (!faults.empty()) throw InputError(faults);
 }
@@ -32,9 +34,12 @@ void check_data(const config::Config& config, const data::Dataset& dataset, cons
 
 at::ScalarType activation_type(config::Precision precision) {
   switch (precision) {
-    case config::Precision::bf16: return at::kBFloat16;
-    case config::Precision::fp32: return at::kFloat;
-    case config::Precision::fp64: return at::kDouble;
+    case config::Precision::bf16:
+      return at::kBFloat16;
+    case config::Precision::fp32:
+      return at::kFloat;
+    case config::Precision::fp64:
+      return at::kDouble;
   }
   throw_internal("precision {}", static_cast<int>(precision));
 }
@@ -42,11 +47,14 @@ at::ScalarType activation_type(config::Precision precision) {
 at::Device choose_device(config::Device device) {
   if (device == config::Device::cpu) return at::kCPU;
   if (!torch::cuda::is_available())
-    throw_input("run.device = \"cuda\", but this build of torch, or this machine, has no CUDA device; run.device = \"cpu\" works");
+    throw_input(
+        "run.device = \"cuda\", but this build of torch, or this machine, has no CUDA device; run.device = \"cpu\" "
+        "works");
   return {at::kCUDA, 0};
 }
 
-std::unique_ptr<Session> make_session(const config::Config& config, int64_t accumulation, std::shared_ptr<comm::Mesh> mesh) {
+std::unique_ptr<Session> make_session(const config::Config& config, int64_t accumulation,
+                                      std::shared_ptr<comm::Mesh> mesh) {
   auto session = std::make_unique<Session>();
   Session& s = *session;
   s.config = config;
@@ -54,8 +62,10 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
   s.mesh = std::move(mesh);
   s.device = choose_device(config.run.device);
   if (s.device.is_cuda() && s.mesh->size() > 1)
-    throw_input("run.device = \"cuda\" with {} workers needs comm.backend = \"nccl\", which is not built yet; --workers 1 works",
-                s.mesh->size());
+    throw_input(
+        "run.device = \"cuda\" with {} workers needs comm.backend = \"nccl\", which is not built yet; --workers 1 "
+        "works",
+        s.mesh->size());
   s.dataset = data::Dataset::open(config.data.path);
   if (!config.data.eval_path.empty()) s.eval_dataset = data::Dataset::open(config.data.eval_path);
   check_data(config, *s.dataset, s.eval_dataset.get());

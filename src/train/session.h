@@ -1,4 +1,5 @@
-// The parts of a training run, built once and passed to the functions that make a run of them: step, evaluate, save, resume.
+// The parts of a training run, built once and passed to the functions that make a run of them: step, evaluate, save,
+// resume.
 #pragma once
 
 #include <chrono>
@@ -43,9 +44,10 @@ at::ScalarType activation_type(config::Precision precision);
 /// cpu, or cuda where this build and machine have it; InputError otherwise.
 at::Device choose_device(config::Device device);
 
-/// Builds everything but the loader, which starts where a checkpoint says (see checkpointing.h). Data that does not fit the
-/// model is refused here.
-std::unique_ptr<Session> make_session(const config::Config& config, int64_t accumulation, std::shared_ptr<comm::Mesh> mesh);
+/// Builds everything but the loader, which starts where a checkpoint says (see checkpointing.h). Data that does not fit
+/// the model is refused here.
+std::unique_ptr<Session> make_session(const config::Config& config, int64_t accumulation,
+                                      std::shared_ptr<comm::Mesh> mesh);
 
 /// Starts the loader at `state`.
 void start_loader(Session& session, const data::LoaderState& state);

@@ -36,8 +36,8 @@ StepResult step(Session& s, bool stop) {
   const auto start = std::chrono::steady_clock::now();
   StepResult result;
 
-  // Data. The loss is a mean over the valid tokens of the whole global batch, so they are counted before any forward pass;
-  // then every sum over micro-batches and ranks is the mean, and nothing divides later.
+  // Data. The loss is a mean over the valid tokens of the whole global batch, so they are counted before any forward
+  // pass; then every sum over micro-batches and ranks is the mean, and nothing divides later.
   const std::vector<data::Batch> batches = s.loader->next_step();
   int64_t valid = 0;
   for (const data::Batch& batch : batches) valid += batch.valid_tokens;

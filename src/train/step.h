@@ -13,10 +13,10 @@ struct StepResult {
   double loss = 0;       ///< mean over the valid tokens of the global batch, before the update
   double grad_norm = 0;  ///< global L2 norm before clipping
   double learning_rate = 0;
-  bool skipped = false;  ///< the norm was not finite, so weights and moments stayed as they were
+  bool skipped = false;           ///< the norm was not finite, so weights and moments stayed as they were
   std::string skipped_parameter;  ///< the first parameter whose gradient was not finite
   double seconds = 0, data_seconds = 0, exposed_comm_seconds = 0;
-  bool stop = false;  ///< some rank asked to stop
+  bool stop = false;                    ///< some rank asked to stop
   std::vector<double> parameter_norms;  ///< of each parameter, in the order of Model::parameters()
 };
 

@@ -1,8 +1,8 @@
 // Parity with transformers' Llama from identical weights: logits, loss, every gradient, ten AdamW losses and norms, the
 // weights at the end; at step 1, and again from the weights and moments of step 10.
 //
-// Measure of a gradient: |a-b| <= tol * max(|a|, 1e-3 |g| / sqrt(number of tensors)), |.| the norm of a tensor and |g| that of
-// all gradients; tol 1e-10 in fp64, 1e-5 in fp32.
+// Measure of a gradient: |a-b| <= tol * max(|a|, 1e-3 |g| / sqrt(number of tensors)), |.| the norm of a tensor and |g|
+// that of all gradients; tol 1e-10 in fp64, 1e-5 in fp32.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -45,7 +45,8 @@ const std::map<std::string, at::Tensor>& oracle(const std::string& name) {
   if (std::system(command.c_str()) != 0) return tensors;
   std::ifstream file(out, std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  for (const auto& item : torch::pickle_load(bytes).toGenericDict()) tensors[item.key().toStringRef()] = item.value().toTensor();
+  for (const auto& item : torch::pickle_load(bytes).toGenericDict())
+    tensors[item.key().toStringRef()] = item.value().toTensor();
   std::filesystem::remove(out);
   return tensors;
 }
@@ -116,7 +117,8 @@ class Parity : public testing::TestWithParam<Case> {
       const at::Tensor a = expected(prefix + fragment.logical->name).to(at::kDouble),
                        b = part_of(parameter.gradient(), fragment).to(at::kDouble);
       const double difference = (a - b).norm().item<double>(), size = a.norm().item<double>();
-      EXPECT_LE(difference, tolerance_ * std::max(size, floor)) << prefix << fragment.logical->name << " of norm " << size;
+      EXPECT_LE(difference, tolerance_ * std::max(size, floor))
+          << prefix << fragment.logical->name << " of norm " << size;
     });
   }
 
@@ -147,7 +149,8 @@ TEST_P(Parity, FullRecomputationGivesTheSameBits) {
   for (nn::Parameter* parameter : model_->parameters()) gradients.push_back(parameter->gradient().clone());
   EXPECT_EQ(run_backward(0, /*recompute=*/true), plain);
   const std::vector<nn::Parameter*> parameters = model_->parameters();
-  for (size_t i = 0; i < parameters.size(); ++i) EXPECT_TRUE(parameters[i]->gradient().equal(gradients[i])) << parameters[i]->name();
+  for (size_t i = 0; i < parameters.size(); ++i)
+    EXPECT_TRUE(parameters[i]->gradient().equal(gradients[i])) << parameters[i]->name();
 }
 
 TEST_P(Parity, TenAdamwSteps) {
@@ -180,7 +183,8 @@ TEST_P(Parity, StepTenFromTheirWeightsAndMoments) {
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     for (const nn::Fragment& fragment : optimizer.parameters()[i]->fragments()) {
       part_of(optimizer.moments()[i].exp_avg, fragment).copy_(expected("step9.exp_avg." + fragment.logical->name));
-      part_of(optimizer.moments()[i].exp_avg_sq, fragment).copy_(expected("step9.exp_avg_sq." + fragment.logical->name));
+      part_of(optimizer.moments()[i].exp_avg_sq, fragment)
+          .copy_(expected("step9.exp_avg_sq." + fragment.logical->name));
     }
   }
   optimizer.set_updates(9);
@@ -197,7 +201,8 @@ TEST_P(Parity, StepTenFromTheirWeightsAndMoments) {
   });
 }
 
-// The row of an embedding that no token of the batch uses has a gradient of zero, exactly; a tied one is used by the head.
+// The row of an embedding that no token of the batch uses has a gradient of zero, exactly; a tied one is used by the
+// head.
 TEST_P(Parity, UnusedEmbeddingRowsHaveNoGradient) {
   load_weights("step0.weight.");
   run_backward(0);

@@ -21,8 +21,8 @@ void give_memory(Parameter& parameter) {
   parameter.bind(weight, weight, at::zeros_like(weight));
 }
 
-// Made once by a program of its own in Python: Philox4x32-10 written out, the key from the xxhash package, the inverse of the
-// normal distribution from the statistics module.
+// Made once by a program of its own in Python: Philox4x32-10 written out, the key from the xxhash package, the inverse
+// of the normal distribution from the statistics module.
 TEST(Initialize, GoldenValues) {
   struct Row {
     uint64_t seed;
@@ -110,7 +110,8 @@ TEST(Parameter, IsNoSinkWhereNoGradientIsRecorded) {
   EXPECT_EQ(parameter.weight().sink, nullptr);
 }
 
-// Each weight delivers once, on the second forward pass; nested pieces too, and the bits are those without recomputation.
+// Each weight delivers once, on the second forward pass; nested pieces too, and the bits are those without
+// recomputation.
 TEST(Recompute, GivesTheSameBitsAndCountsOnce) {
   torch::manual_seed(1);
   Parameter a({matrix("a", 6, 6)}, at::kFloat), b({matrix("b", 6, 6)}, at::kFloat);

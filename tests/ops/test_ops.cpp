@@ -1,5 +1,6 @@
-// Each fused operation against its plain reference from ATen operations, forward and every gradient, over awkward shapes.
-// In fp64 the two must agree to rounding; in fp32 to a few of its units; in bf16 within the type's own rounding.
+// Each fused operation against its plain reference from ATen operations, forward and every gradient, over awkward
+// shapes. In fp64 the two must agree to rounding; in fp32 to a few of its units; in bf16 within the type's own
+// rounding.
 #include <gtest/gtest.h>
 #include <omp.h>
 #include <torch/torch.h>
@@ -53,16 +54,15 @@ std::string name(at::ScalarType type, Shape shape) {
   return std::string(c10::toString(type)) + " " + std::to_string(shape.rows) + "x" + std::to_string(shape.cols);
 }
 
-at::Tensor leaf(at::IntArrayRef sizes, at::ScalarType type) {
-  return at::randn(sizes, type).requires_grad_();
-}
+at::Tensor leaf(at::IntArrayRef sizes, at::ScalarType type) { return at::randn(sizes, type).requires_grad_(); }
 at::Tensor twin(const at::Tensor& x) { return x.detach().to(compute_type(x.scalar_type())).requires_grad_(); }
 
 TEST(Ops, RmsNormMatchesReference) {
   torch::manual_seed(1);
   for (const auto type : kTypes) {
     for (const auto shape : kShapes) {
-      const at::Tensor x = leaf({shape.rows, shape.cols}, type), w = at::randn({shape.cols}, type), dy = at::randn_like(x);
+      const at::Tensor x = leaf({shape.rows, shape.cols}, type), w = at::randn({shape.cols}, type),
+                       dy = at::randn_like(x);
       Sink sink(w);
       const at::Tensor y = rms_norm(x, {w, &sink}, 1e-5);
       y.backward(dy);
@@ -124,7 +124,8 @@ TEST(Ops, LinearMatchesMatmulAndAccumulates) {
     for (const auto shape : kShapes) {
       const at::Tensor x = leaf({shape.rows, shape.cols}, type), w = at::randn({13, shape.cols}, type);
       Sink sink(w);
-      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) linear(x, {w, &sink}).backward(at::ones({shape.rows, 13}, type));
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch)
+        linear(x, {w, &sink}).backward(at::ones({shape.rows, 13}, type));
       const at::Tensor x2 = twin(x), w2 = twin(w);
       at::mm(x2, w2.t()).backward(at::ones({shape.rows, 13}, x2.scalar_type()));
       const std::string row = name(type, shape);
@@ -161,7 +162,8 @@ TEST(Ops, CausalAttentionMatchesReference) {
   struct Row {
     int64_t batch, seq, heads, kv_heads, head_dim;
   };
-  for (const Row r : {Row{1, 1, 1, 1, 2}, Row{2, 5, 4, 2, 6}, Row{1, 33, 6, 1, 16}, Row{3, 64, 4, 4, 32}, Row{2, 130, 6, 3, 48}}) {
+  for (const Row r :
+       {Row{1, 1, 1, 1, 2}, Row{2, 5, 4, 2, 6}, Row{1, 33, 6, 1, 16}, Row{3, 64, 4, 4, 32}, Row{2, 130, 6, 3, 48}}) {
     for (const auto type : kTypes) {
       const AttentionShape shape{r.heads, r.kv_heads, r.head_dim};
       const RotaryTable table = make_rotary_table(r.seq, r.head_dim, 10000, std::nullopt, compute_type(type), at::kCPU);
@@ -190,7 +192,8 @@ TEST(Ops, CachedAttentionEqualsWholeSequence) {
   KeyValueCache cache{at::zeros({1, 2, seq, 8}, at::kDouble), at::zeros({1, 2, seq, 8}, at::kDouble), 0};
   std::vector<at::Tensor> parts;
   for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 7}, {7, 1}, {8, 4}, {12, 7}})
-    parts.push_back(cached_attention(x.narrow(1, first, count), shape, table, positions.narrow(0, first, count), cache));
+    parts.push_back(
+        cached_attention(x.narrow(1, first, count), shape, table, positions.narrow(0, first, count), cache));
   expect_close(at::cat(parts, 1), whole, 1e-12, "cached");
 }
 
@@ -205,7 +208,8 @@ TEST(Ops, LinearCrossEntropyMatchesReference) {
     for (const auto type : kTypes) {
       const at::Tensor h = leaf({r.tokens, r.hidden}, type), w = at::randn({r.vocab, r.hidden}, type);
       at::Tensor labels = at::randint(0, r.vocab, {r.tokens}, at::kLong);
-      if (r.labels == std::string("some")) labels.index_put_({at::arange(0, r.tokens, 3, at::kLong)}, at::scalar_tensor(kIgnoredLabel, at::kLong));
+      if (r.labels == std::string("some"))
+        labels.index_put_({at::arange(0, r.tokens, 3, at::kLong)}, at::scalar_tensor(kIgnoredLabel, at::kLong));
       if (r.labels == std::string("none")) labels.fill_(kIgnoredLabel);
       Sink sink(w);
       const at::Tensor loss = linear_cross_entropy(h, {w, &sink}, labels, 0.25);
@@ -237,7 +241,8 @@ TEST(Ops, AdamwMatchesReference) {
   for (const auto type : {at::kDouble, at::kFloat}) {
     for (const int64_t count : {0, 1, 17, 100003}) {
       const at::Tensor w = at::randn({count}, type), g = at::randn({count}, type);
-      const at::Tensor m = at::zeros_like(w), v = at::zeros_like(w), copy = type == at::kFloat ? at::empty({count}, at::kBFloat16) : at::Tensor();
+      const at::Tensor m = at::zeros_like(w), v = at::zeros_like(w),
+                       copy = type == at::kFloat ? at::empty({count}, at::kBFloat16) : at::Tensor();
       const at::Tensor w2 = w.clone(), m2 = m.clone(), v2 = v.clone();
       for (int64_t step = 1; step <= 3; ++step) {
         const AdamwStep settings{1e-2, 0.9, 0.95, 1e-8, 0.1, step, 0.5};
@@ -258,7 +263,8 @@ TEST(Ops, AdamwMatchesReference) {
 TEST(Ops, SumOfSquares) {
   for (const int64_t count : {0, 1, 65536, 65537, 1000003}) {
     const at::Tensor x = at::randn({count}, at::kFloat);
-    EXPECT_NEAR(sum_of_squares(x), x.to(at::kDouble).square().sum().item<double>(), 1e-9 * (1 + static_cast<double>(count)));
+    EXPECT_NEAR(sum_of_squares(x), x.to(at::kDouble).square().sum().item<double>(),
+                1e-9 * (1 + static_cast<double>(count)));
   }
   EXPECT_TRUE(std::isnan(sum_of_squares(at::full({70000}, NAN))));
 }

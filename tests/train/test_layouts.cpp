@@ -1,8 +1,8 @@
 // Every gradient of a step is the same for any number of workers, any accumulation, and with recomputation.
 //
 // Each row starts real ranks: this binary, executed again with the variables that torchrun would set. Rank 0 leaves its
-// reduced gradients in a file. Measure: |a-b| <= tol * max(|a|, 1e-3 |g| / sqrt(number of tensors)), tol 1e-10 in fp64 and
-// 1e-5 in fp32.
+// reduced gradients in a file. Measure: |a-b| <= tol * max(|a|, 1e-3 |g| / sqrt(number of tensors)), tol 1e-10 in fp64
+// and 1e-5 in fp32.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <spawn.h>
@@ -78,7 +78,8 @@ int run_as_worker(char** argv) {
     c10::Dict<std::string, at::Tensor> tensors;
     for (const nn::Parameter* parameter : session->model->parameters())
       for (const nn::Fragment& fragment : parameter->fragments())
-        tensors.insert(fragment.logical->name, parameter->gradient().view({-1}).narrow(0, fragment.local_offset, fragment.elements()).clone());
+        tensors.insert(fragment.logical->name,
+                       parameter->gradient().view({-1}).narrow(0, fragment.local_offset, fragment.elements()).clone());
     tensors.insert("loss", torch::tensor(result.loss, at::kDouble));
     tensors.insert("norm", torch::tensor(result.grad_norm, at::kDouble));
     const std::vector<char> bytes = torch::pickle_save(tensors);
@@ -114,9 +115,13 @@ class Layouts : public testing::Test {
     fs::remove(out);
     std::vector<pid_t> children;
     for (int rank = 0; rank < workers; ++rank) {
-      const std::string environment[] = {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(workers),
-                                         "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=" + std::to_string(workers),
-                                         "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, "OMP_NUM_THREADS=1"};
+      const std::string environment[] = {"RANK=" + std::to_string(rank),
+                                         "WORLD_SIZE=" + std::to_string(workers),
+                                         "LOCAL_RANK=" + std::to_string(rank),
+                                         "LOCAL_WORLD_SIZE=" + std::to_string(workers),
+                                         "MASTER_ADDR=127.0.0.1",
+                                         "MASTER_PORT=" + port,
+                                         "OMP_NUM_THREADS=1"};
       std::vector<std::string> arguments = {"test_layouts", "--worker", folder_, settings, out, std::to_string(steps)};
       std::vector<char*> argv, envp;
       for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -142,8 +147,8 @@ class Layouts : public testing::Test {
     return result;
   }
 
-  static void compare(const std::map<std::string, at::Tensor>& expected, const std::map<std::string, at::Tensor>& got, double tol,
-                      const std::string& row) {
+  static void compare(const std::map<std::string, at::Tensor>& expected, const std::map<std::string, at::Tensor>& got,
+                      double tol, const std::string& row) {
     ASSERT_EQ(expected.size(), got.size()) << row;
     const double loss = expected.at("loss").item<double>(), norm = expected.at("norm").item<double>();
     EXPECT_NEAR(got.at("loss").item<double>(), loss, std::min(1e-6, tol * loss)) << row;
@@ -164,12 +169,9 @@ struct Row {
   const char* settings;
 };
 // 389 rows of vocabulary and 12 sequences: nothing divides evenly but the batch.
-constexpr Row kRows[] = {{1, "train.micro_batch_size=4"},
-                         {1, "train.micro_batch_size=12 train.recompute=full"},
-                         {2, "train.micro_batch_size=6"},
-                         {2, "train.micro_batch_size=2 train.recompute=full"},
-                         {3, "train.micro_batch_size=4"},
-                         {3, "train.micro_batch_size=1"},
+constexpr Row kRows[] = {{1, "train.micro_batch_size=4"}, {1, "train.micro_batch_size=12 train.recompute=full"},
+                         {2, "train.micro_batch_size=6"}, {2, "train.micro_batch_size=2 train.recompute=full"},
+                         {3, "train.micro_batch_size=4"}, {3, "train.micro_batch_size=1"},
                          {4, "train.micro_batch_size=3"}};
 
 TEST_F(Layouts, EveryGradientOfTheFirstStepInFp64) {
@@ -177,7 +179,8 @@ TEST_F(Layouts, EveryGradientOfTheFirstStepInFp64) {
     const std::string base = " train.precision=fp64" + std::string(tied);
     const auto expected = run(1, "train.micro_batch_size=12" + base, 1);
     for (const Row& row : kRows)
-      compare(expected, run(row.workers, row.settings + base, 1), 1e-10, std::to_string(row.workers) + " " + row.settings + base);
+      compare(expected, run(row.workers, row.settings + base, 1), 1e-10,
+              std::to_string(row.workers) + " " + row.settings + base);
   }
 }
 
@@ -185,7 +188,8 @@ TEST_F(Layouts, EveryGradientOfTheFirstStepInFp32) {
   const std::string base = " train.precision=fp32 model.tied=true";
   const auto expected = run(1, "train.micro_batch_size=12" + base, 1);
   for (const Row& row : kRows)
-    compare(expected, run(row.workers, row.settings + base, 1), 1e-5, std::to_string(row.workers) + " " + row.settings + base);
+    compare(expected, run(row.workers, row.settings + base, 1), 1e-5,
+            std::to_string(row.workers) + " " + row.settings + base);
 }
 
 // After two updates: a fault in how weights are updated on other ranks than the first would show in their gradients.
@@ -202,7 +206,8 @@ TEST_F(Layouts, AnotherSeedHasOtherGradients) {
   const std::string base = "train.micro_batch_size=12 train.precision=fp64 model.tied=true";
   const auto a = run(1, base, 1), b = run(1, base + " run.seed=7", 1);
   double difference = 0;
-  for (const auto& [name, tensor] : a) difference = std::max(difference, (tensor - b.at(name)).abs().max().item<double>());
+  for (const auto& [name, tensor] : a)
+    difference = std::max(difference, (tensor - b.at(name)).abs().max().item<double>());
   EXPECT_GT(difference, 1e-3);
 }
 
