@@ -360,6 +360,11 @@ std::byte* Arena::allocate(AllocationLog& log, int64_t index, std::string_view n
   return base_ + entry.offset;
 }
 
+int64_t Arena::next_instance(const std::string& name, int64_t rank) {
+  const std::lock_guard lock(instances_mutex_);
+  return instances_[{name, rank}]++;
+}
+
 bool Arena::poison(int64_t culprit, std::string_view message) noexcept {
   ArenaHeader::Poison& poison = header_->poison;
   uint32_t none = 0;

@@ -15,10 +15,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/file.h"
 #include "comm/process_state.h"
@@ -70,6 +73,9 @@ class Arena {
   /// Allocation number `index` of `log`: name and bytes must be those of the other ranks.
   std::byte* allocate(AllocationLog& log, int64_t index, std::string_view name, int64_t bytes, int64_t who);
 
+  /// 0, 1, 2, ... for each call with the same name and rank: tells the second group of an axis from the first.
+  int64_t next_instance(const std::string& name, int64_t rank);
+
   /// Marks the arena as failed; the first message stays. True for the first.
   bool poison(int64_t culprit, std::string_view message) noexcept;
   bool poisoned() const noexcept;
@@ -84,6 +90,8 @@ class Arena {
   std::byte* base_ = nullptr;
   int64_t bytes_ = 0;
   ArenaHeader* header_ = nullptr;
+  std::mutex instances_mutex_;
+  std::map<std::pair<std::string, int64_t>, int64_t> instances_;
 };
 
 /// Name of this machine.

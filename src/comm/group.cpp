@@ -53,7 +53,9 @@ Group::Group(std::shared_ptr<Arena> arena, GroupOptions options)
   spin_ = size_ <= ::sysconf(_SC_NPROCESSORS_ONLN) ? spin_nanoseconds : 0;
 
   const std::string_view who(reinterpret_cast<const char*>(members_.data()), members_.size() * sizeof(int64_t));
-  const std::string name = fmt::format("{}/{}/", axis_, hash_hex(who));
+  // A second group of the same ranks must not find the counters of the first.
+  const std::string stem = fmt::format("{}/{}/", axis_, hash_hex(who));
+  const std::string name = fmt::format("{}{}/", stem, arena_->next_instance(stem, self));
   const auto block = [&](const char* part, int64_t bytes) {
     return arena_->find_or_allocate(name + part, bytes, self);
   };

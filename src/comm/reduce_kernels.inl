@@ -8,12 +8,11 @@
 namespace trireme::comm {
 namespace {
 
-struct BFloat16 {
-  uint16_t bits;
-};
+struct BFloat16;  // in memory a plain uint16_t: the compiler makes no vectors of structs
 
 template <typename T>
 struct Element {  // how an element is held while it is combined
+  using Stored = T;
   using Wide = T;
   static Wide load(T value) { return value; }
   static T store(Wide value) { return value; }
@@ -21,19 +20,21 @@ struct Element {  // how an element is held while it is combined
 
 template <>
 struct Element<BFloat16> {
+  using Stored = uint16_t;
   using Wide = float;
-  static float load(BFloat16 value) { return __builtin_bit_cast(float, static_cast<uint32_t>(value.bits) << 16); }
-  static BFloat16 store(float value) {
+  static float load(uint16_t value) { return __builtin_bit_cast(float, static_cast<uint32_t>(value) << 16); }
+  static uint16_t store(float value) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, value);
     const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     const uint32_t nan = (bits >> 16) | 0x40;  // rounding could carry a NaN into infinity
-    return {static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded)};
+    return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
   }
 };
 
 #ifdef __FLT16_MAX__
 template <>
 struct Element<_Float16> {
+  using Stored = _Float16;
   using Wide = float;
   static float load(_Float16 value) { return static_cast<float>(value); }
   static _Float16 store(float value) { return static_cast<_Float16>(value); }
@@ -63,42 +64,50 @@ struct Min {
   }
 };
 
+// Outputs may be inputs, element for element: that is the only way in which they overlap.
 template <typename T, typename Op>
-void reduce_typed(void* const* outputs, int64_t output_count, const void* const* inputs, int64_t input_count, int64_t count) {
+void reduce_typed(void* const* outputs, int64_t output_count, const void* const* inputs, int64_t input_count,
+                  int64_t count) {
   using E = Element<T>;
+  using Stored = typename E::Stored;
   if (input_count == 2 && output_count == 2) {  // one pass: two ranks, in place
-    auto* x = static_cast<T*>(outputs[0]);
-    auto* y = static_cast<T*>(outputs[1]);
-    const auto* a = static_cast<const T*>(inputs[0]);
-    const auto* b = static_cast<const T*>(inputs[1]);
+    auto* x = static_cast<Stored*>(outputs[0]);
+    auto* y = static_cast<Stored*>(outputs[1]);
+    const auto* a = static_cast<const Stored*>(inputs[0]);
+    const auto* b = static_cast<const Stored*>(inputs[1]);
 #pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) {
-      const T value = E::store(Op::combine(E::load(a[i]), E::load(b[i])));
+      const Stored value = E::store(Op::combine(E::load(a[i]), E::load(b[i])));
       x[i] = value;
       y[i] = value;
     }
     return;
   }
   if (input_count == 2 && output_count == 1) {
-    auto* x = static_cast<T*>(outputs[0]);
-    const auto* a = static_cast<const T*>(inputs[0]);
-    const auto* b = static_cast<const T*>(inputs[1]);
+    auto* x = static_cast<Stored*>(outputs[0]);
+    const auto* a = static_cast<const Stored*>(inputs[0]);
+    const auto* b = static_cast<const Stored*>(inputs[1]);
 #pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) x[i] = E::store(Op::combine(E::load(a[i]), E::load(b[i])));
     return;
   }
   constexpr int64_t block = 512;  // the partial result stays in the first cache
-  typename E::Wide partial[block];
+  alignas(64) typename E::Wide partial[block];
   for (int64_t start = 0; start < count; start += block) {
     const int64_t length = count - start < block ? count - start : block;
-    const T* first = static_cast<const T*>(inputs[0]) + start;
-    for (int64_t i = 0; i < length; ++i) partial[i] = E::load(first[i]);
-    for (int64_t r = 1; r < input_count; ++r) {
-      const T* next = static_cast<const T*>(inputs[r]) + start;
+    const Stored* a = static_cast<const Stored*>(inputs[0]) + start;
+    const Stored* b = static_cast<const Stored*>(inputs[input_count > 1 ? 1 : 0]) + start;
+    if (input_count == 1) {
+      for (int64_t i = 0; i < length; ++i) partial[i] = E::load(a[i]);
+    } else {
+      for (int64_t i = 0; i < length; ++i) partial[i] = Op::combine(E::load(a[i]), E::load(b[i]));
+    }
+    for (int64_t r = 2; r < input_count; ++r) {
+      const Stored* next = static_cast<const Stored*>(inputs[r]) + start;
       for (int64_t i = 0; i < length; ++i) partial[i] = Op::combine(partial[i], E::load(next[i]));
     }
     for (int64_t r = 0; r < output_count; ++r) {
-      T* output = static_cast<T*>(outputs[r]) + start;
+      Stored* output = static_cast<Stored*>(outputs[r]) + start;
       for (int64_t i = 0; i < length; ++i) output[i] = E::store(partial[i]);
     }
   }

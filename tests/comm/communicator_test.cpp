@@ -1,0 +1,304 @@
+// Tensors over the core: Communicator, Mesh, the c10d adapter and the bench, with ranks as threads.
+#include "comm/communicator.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/backend.h"
+#include "comm/bench_collectives.h"
+#include "comm/group.h"
+#include "comm/mesh.h"
+#include "ranks.h"
+
+namespace trireme::comm {
+namespace {
+
+void on_ranks(int64_t ranks, const std::function<void(Communicator&)>& body) {
+  if (ranks == 1) return body(*Communicator::solo("data"));
+  const auto errors = testing::run_ranks(ranks, [&](const std::shared_ptr<Group>& group) {
+    Communicator communicator(group);
+    body(communicator);
+  });
+  for (size_t r = 0; r < errors.size(); ++r) EXPECT_EQ(errors[r], "") << "rank " << r;
+}
+
+// Small whole numbers: exact in every dtype and every order.
+at::Tensor input_of(int64_t rank, int64_t count, at::ScalarType dtype) {
+  return ((at::arange(count, at::kLong) * 3 + rank * 5) % 13).to(dtype);
+}
+
+at::Tensor sum_of(int64_t ranks, int64_t count, at::ScalarType dtype) {
+  at::Tensor total = at::zeros({count}, at::kDouble);
+  for (int64_t r = 0; r < ranks; ++r) total += input_of(r, count, at::kDouble);
+  return total.to(dtype);
+}
+
+class Communicators : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Communicators, ::testing::Values(1, 2, 3));
+
+TEST_P(Communicators, CollectivesOnTensors) {
+  on_ranks(GetParam(), [](Communicator& c) {
+    const int64_t n = c.size();
+    const int64_t me = c.rank();
+    for (const at::ScalarType dtype :
+         {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kInt, at::kLong, at::kByte}) {
+      for (const int64_t count : {0, 1, 37, 4097}) {
+        for (const bool in_arena : {false, true}) {
+          const std::string row =
+              fmt::format("{} x {} {} rank {} of {}", c10::toString(dtype), count, in_arena ? "arena" : "heap", me, n);
+          const auto make = [&](int64_t elements) {
+            return in_arena ? c.shared_empty("test", {elements}, dtype) : at::empty({elements}, dtype);
+          };
+          at::Tensor x = make(count).copy_(input_of(me, count, dtype));
+          c.all_reduce(x);
+          ASSERT_TRUE(x.equal(sum_of(n, count, dtype))) << "all_reduce " << row;
+
+          at::Tensor in = make(count).copy_(input_of(me, count, dtype));
+          at::Tensor wide = make(count * n);
+          c.all_gather_into(wide, in);
+          for (int64_t r = 0; r < n; ++r) {
+            ASSERT_TRUE(wide.narrow(0, r * count, count).equal(input_of(r, count, dtype))) << "all_gather " << row;
+          }
+          wide.copy_(input_of(me, count * n, dtype));
+          c.reduce_scatter_into(in, wide);
+          ASSERT_TRUE(in.equal(sum_of(n, count * n, dtype).narrow(0, me * count, count))) << "reduce_scatter " << row;
+
+          at::Tensor other = make(count * n);
+          wide.copy_(input_of(me, count * n, dtype));
+          c.all_to_all_into(other, wide);
+          for (int64_t r = 0; r < n; ++r) {
+            ASSERT_TRUE(
+                other.narrow(0, r * count, count).equal(input_of(r, count * n, dtype).narrow(0, me * count, count)))
+                << "all_to_all " << row;
+          }
+          in.copy_(input_of(me, count, dtype));
+          c.broadcast(in, n - 1);
+          ASSERT_TRUE(in.equal(input_of(n - 1, count, dtype))) << "broadcast " << row;
+        }
+      }
+    }
+    // A dtype that cannot be reduced can be moved.
+    at::Tensor flags = at::zeros({5}, at::kBool);
+    if (me == 0) flags.fill_(true);
+    c.broadcast(flags, 0);
+    EXPECT_TRUE(flags.all().item<bool>());
+    EXPECT_THROW(c.all_reduce(flags), InputError);
+    EXPECT_THROW(c.all_reduce(at::zeros({4, 4}).t().narrow(0, 0, 2)), InputError);
+    EXPECT_THROW(c.all_gather_into(at::zeros({3 * n + 1}), at::zeros({3})), InputError);
+  });
+}
+
+TEST_P(Communicators, Helpers) {
+  on_ranks(GetParam(), [](Communicator& c) {
+    const int64_t n = c.size();
+    EXPECT_EQ(c.all_reduce_scalar(c.rank() + 1), n * (n + 1) / 2);
+    EXPECT_EQ(c.all_reduce_scalar(static_cast<double>(c.rank()), ReduceOp::max), static_cast<double>(n - 1));
+    EXPECT_TRUE(c.any(c.rank() == n - 1));
+    EXPECT_FALSE(c.any(false));
+    const auto texts = c.all_gather_strings(std::string(static_cast<size_t>(c.rank() * 3000), 'x'));
+    ASSERT_EQ(static_cast<int64_t>(texts.size()), n);
+    for (int64_t r = 0; r < n; ++r)
+      EXPECT_EQ(texts[static_cast<size_t>(r)], std::string(static_cast<size_t>(r * 3000), 'x'));
+    c.barrier();
+    c.progress();
+  });
+}
+
+TEST_P(Communicators, AsynchronousWorkKeepsItsTensors) {
+  on_ranks(GetParam(), [](Communicator& c) {
+    std::vector<at::Tensor> tensors;
+    std::vector<Work> pending;
+    for (int i = 0; i < 20; ++i) {
+      tensors.push_back(c.shared_empty("bucket", {10'000}, at::kFloat).copy_(input_of(c.rank(), 10'000, at::kFloat)));
+      pending.push_back(c.all_reduce_async(tensors.back()));
+      c.progress();
+    }
+    Work dropped = c.all_reduce_async(at::ones({5000}));  // its only tensor lives in the work
+    for (auto it = pending.rbegin(); it != pending.rend(); ++it) it->wait();
+    for (const at::Tensor& t : tensors) EXPECT_TRUE(t.equal(sum_of(c.size(), 10'000, at::kFloat)));
+    dropped.wait();
+    dropped.wait();
+    EXPECT_TRUE(dropped.done());
+    EXPECT_TRUE(Work().done());
+  });
+}
+
+TEST(Communicator, SharedOnceIsOneMemory) {
+  on_ranks(3, [](Communicator& c) {
+    at::Tensor all = c.shared_empty("weights", {3, 4}, at::kFloat, Sharing::once);
+    EXPECT_EQ(all.sum().item<float>(), 0);
+    c.barrier();
+    all[c.rank()].fill_(static_cast<float>(c.rank() + 1));
+    c.barrier();
+    EXPECT_EQ(all.sum().item<float>(), 4 * (1 + 2 + 3));
+  });
+}
+
+TEST(Communicator, MessagesBetweenRanks) {
+  on_ranks(3, [](Communicator& c) {
+    for (const int64_t count : {0, 5, 200'000}) {
+      at::Tensor out = input_of(c.rank(), count, at::kFloat);
+      at::Tensor in = at::empty({count});
+      Work sent = c.send_async(out, (c.rank() + 1) % 3);
+      c.recv(in, (c.rank() + 2) % 3);
+      sent.wait();
+      EXPECT_TRUE(in.equal(input_of((c.rank() + 2) % 3, count, at::kFloat))) << count;
+    }
+  });
+}
+
+TEST(Mesh, HasACommunicatorForEveryAxis) {
+  on_ranks(2, [](Communicator& world) {
+    const auto shared = std::make_shared<Communicator>(world.group());
+    const Mesh mesh(shared, MeshSizes{.data = 2});
+    EXPECT_EQ(mesh.data().all_reduce_scalar(int64_t{1}), 2);
+    EXPECT_EQ(mesh.axis("tensor").all_reduce_scalar(int64_t{1}), 1);
+    EXPECT_EQ(mesh.data().axis(), "data");
+    EXPECT_NE(mesh.to_string().find("data           2"), std::string::npos) << mesh.to_string();
+    const Mesh again(shared, MeshSizes{.data = 2});
+    EXPECT_EQ(again.data().all_reduce_scalar(int64_t{1}), 2) << "a second mesh of the same ranks";
+    EXPECT_THROW(mesh.axis("tensors"), InputError);
+    EXPECT_THROW(Mesh(shared, MeshSizes{.data = 1}), InputError);
+    EXPECT_THROW(Mesh(shared, MeshSizes{.data = 3}), InputError);
+  });
+  try {
+    Mesh(Communicator::solo("world"), MeshSizes{.pipeline = 2, .tensor = 4});
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_EQ(error.faults().size(), 2U) << error.what();
+  }
+}
+
+// The adapter through PyTorch's own interface, a row a call.
+TEST_P(Communicators, BackendAdapter) {
+  on_ranks(GetParam(), [](Communicator& c) {
+    const auto n = c.size();
+    const auto me = c.rank();
+    const int64_t count = 3000;
+    c10::intrusive_ptr<c10d::Backend> backend =
+        c10::make_intrusive<ShmBackend>(std::make_shared<Communicator>(c.group()));
+    EXPECT_EQ(backend->getSize(), n);
+    EXPECT_EQ(backend->getRank(), me);
+    const auto gathered = [&] {
+      std::vector<at::Tensor> parts;
+      for (int64_t r = 0; r < n; ++r) parts.push_back(input_of(r, count, at::kFloat));
+      return at::cat(parts);
+    }();
+    const at::Tensor wide = input_of(me, count * n, at::kFloat);
+    const at::Tensor scattered = sum_of(n, count * n, at::kFloat).narrow(0, me * count, count);
+    struct Row {
+      const char* name;
+      std::function<at::Tensor()> run;
+      at::Tensor expected;
+    };
+    const std::vector<Row> rows = {
+        {"allreduce",
+         [&] {
+           std::vector<at::Tensor> t = {input_of(me, count, at::kFloat)};
+           backend->allreduce(t)->wait();
+           return t[0];
+         },
+         sum_of(n, count, at::kFloat)},
+        {"broadcast",
+         [&] {
+           std::vector<at::Tensor> t = {input_of(me, count, at::kFloat)};
+           c10d::BroadcastOptions options;
+           options.rootRank = n - 1;
+           backend->broadcast(t, options)->wait();
+           return t[0];
+         },
+         input_of(n - 1, count, at::kFloat)},
+        {"_allgather_base",
+         [&] {
+           at::Tensor out = at::empty({count * n});
+           at::Tensor in = input_of(me, count, at::kFloat);
+           backend->_allgather_base(out, in)->wait();
+           return out;
+         },
+         gathered},
+        {"allgather",
+         [&] {
+           std::vector<std::vector<at::Tensor>> out(1);
+           for (int64_t r = 0; r < n; ++r) out[0].push_back(at::empty({count}));
+           std::vector<at::Tensor> in = {input_of(me, count, at::kFloat)};
+           auto work = backend->allgather(out, in);
+           while (!work->isCompleted()) {
+           }
+           EXPECT_TRUE(work->isSuccess());
+           return at::cat(out[0]);
+         },
+         gathered},
+        {"_reduce_scatter_base",
+         [&] {
+           at::Tensor out = at::empty({count});
+           at::Tensor in = wide;
+           backend->_reduce_scatter_base(out, in)->wait();
+           return out;
+         },
+         scattered},
+        {"reduce_scatter",
+         [&] {
+           std::vector<at::Tensor> out = {at::empty({count})};
+           std::vector<std::vector<at::Tensor>> in(1);
+           for (int64_t r = 0; r < n; ++r) in[0].push_back(wide.narrow(0, r * count, count));
+           backend->reduce_scatter(out, in)->wait();
+           return out[0];
+         },
+         scattered},
+        {"alltoall_base",
+         [&] {
+           at::Tensor out = at::empty({count * n});
+           at::Tensor in = wide;
+           std::vector<int64_t> even;
+           backend->alltoall_base(out, in, even, even)->wait();
+           return out;
+         },
+         [&] {
+           std::vector<at::Tensor> parts;
+           for (int64_t r = 0; r < n; ++r)
+             parts.push_back(input_of(r, count * n, at::kFloat).narrow(0, me * count, count));
+           return at::cat(parts);
+         }()},
+    };
+    for (const Row& row : rows) EXPECT_TRUE(row.run().equal(row.expected)) << row.name << " rank " << me << " of " << n;
+    backend->barrier()->wait();
+    if (n > 1) {
+      std::vector<at::Tensor> out = {input_of(me, count, at::kFloat)};
+      std::vector<at::Tensor> in = {at::empty({count})};
+      auto sent = backend->send(out, static_cast<int>((me + 1) % n), 0);
+      backend->recv(in, static_cast<int>((me + n - 1) % n), 0)->wait();
+      sent->wait();
+      EXPECT_TRUE(in[0].equal(input_of((me + n - 1) % n, count, at::kFloat))) << "send, recv";
+    }
+    std::vector<at::Tensor> t = {at::ones({2})};
+    c10d::AllreduceOptions average;
+    average.reduceOp = c10d::ReduceOp::AVG;
+    EXPECT_THROW(backend->allreduce(t, average), InputError);
+    std::vector<at::Tensor> two = {at::ones({2}), at::ones({2})};
+    EXPECT_THROW(backend->allreduce(two), InputError);
+  });
+}
+
+TEST(Bench, MeasuresEveryCollectiveAndPrintsATable) {
+  on_ranks(2, [](Communicator& c) {
+    BenchOptions options;
+    options.max_bytes = 64 << 10;
+    options.factor = 64;
+    options.seconds_per_size = 0.001;
+    const auto results = bench_collectives(c, options);
+    EXPECT_EQ(results.size(), 5U * 2U);
+    for (const BenchResult& r : results) EXPECT_GT(r.microseconds, 0) << r.collective;
+    const std::string table = format_bench(results, c, options);
+    if (c.rank() == 0) std::printf("%s", table.c_str());
+    EXPECT_NE(table.find("busbw"), std::string::npos);
+    options.collectives = {"all_reduces"};
+    EXPECT_THROW(bench_collectives(c, options), InputError);
+  });
+}
+
+}  // namespace
+}  // namespace trireme::comm
