@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <csignal>
 #include <optional>
 
 #include "base/error.h"
@@ -190,6 +191,8 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
   const comm::LaunchEnvironment& environment = context.environment;
   if (environment.world_size > 1)
     log::set_prefix(fmt::format("[rank {} @ {}] ", environment.rank, observe::host_name()));
+  // A file-size limit (ulimit -f) is then an error of write(2), named like a full disk, in place of a silent death.
+  std::signal(SIGXFSZ, SIG_IGN);
   if (!context.thread_note.empty()) log::info("{}", context.thread_note);
   if (config.memory.caching_allocator) memory::install_caching_allocator();
   at::set_num_threads(context.threads);
