@@ -78,9 +78,9 @@ class Ranks {
                            {"MASTER_ADDR", "127.0.0.1"},
                            {"MASTER_PORT", port}};
     variables.insert(variables.end(), more.begin(), more.end());
-    std::vector<std::string> environment;
-    for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
+    std::vector<std::string> environment;  // getenv takes the first, so ours come before what the test itself has
     for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+    for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
     std::vector<char*> env;
     for (std::string& e : environment) env.push_back(e.data());
     env.push_back(nullptr);
