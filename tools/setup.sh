@@ -92,7 +92,7 @@ install() {
   local -a root
   read -r -a root <<<"$words"
   confirm
-  local -a apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive timeout 1500 apt-get -y -q -o DPkg::Lock::Timeout=120)
+  local -a apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive timeout --foreground 1500 apt-get -y -q -o DPkg::Lock::Timeout=120)
   local log
   log=$(mktemp)
   say "Installing; this takes a minute or two"

@@ -19,9 +19,11 @@ stamp=$venv/trireme-torch
 log=$venv/torch-install.log
 
 # Short time-outs: an index that cannot be reached must cost seconds, since there is another place to look. The limit is for all
-# of it: a download that trickles. Compiling thousands of Python files that nobody may ever run is left out.
+# of it, a download that trickles; in the foreground, so that Ctrl-C reaches pip. Compiling thousands of Python files, of which
+# few will ever run, is left out.
 pip_install() {
-  timeout "${PIP_LIMIT_S:-1500}" "$python" -m pip install --no-input --disable-pip-version-check --timeout 10 --retries 1 --no-compile "$@"
+  timeout --foreground "${PIP_LIMIT_S:-1500}" "$python" -m pip install --no-input --disable-pip-version-check \
+    --timeout 10 --retries 1 --no-compile "$@"
 }
 
 make_environment() {
