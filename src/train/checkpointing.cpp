@@ -128,13 +128,35 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
   say(fmt::format("resumed from {} (step {})", entry.folder.string(), entry.step));
 }
 
+// What weights are shaped by. The rest of a model (rope_theta, rope_scaling, max_seq_len, norm_eps) may be given anew,
+// as when a context is extended.
+constexpr const char* kShapeKeys[] = {"architecture", "layers", "hidden", "heads", "kv_heads",
+                                      "head_dim",     "ffn",    "vocab",  "tied"};
+
+// A smaller model would be filled from a part of a larger one without a word, so the shapes are compared, not only the
+// tensors.
+void refuse_other_model(const Session& session, const checkpoint::CheckpointReader& reader) {
+  std::vector<std::string> faults;
+  const std::string folder = reader.folder().string();
+  const nlohmann::json& theirs = reader.state().at("model");
+  const nlohmann::json ours = to_json(session.config.model);
+  for (const char* key : kShapeKeys)
+    if (theirs.at(key) != ours.at(key))
+      faults.push_back(
+          fmt::format("checkpoint.load = {} has model.{} = {}, and model.{} is {} here; its weights need {}", folder,
+                      key, theirs.at(key).dump(), key, ours.at(key).dump(), theirs.at(key).dump()));
+  const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
+  if (hash != session.dataset->tokenizer_hash())
+    faults.push_back(
+        fmt::format("checkpoint.load = {} was trained with the tokenizer {}, but data.path = {} was prepared with {}",
+                    folder, hash, session.dataset->folder().string(), session.dataset->tokenizer_hash()));
+  if (!faults.empty()) throw InputError(faults);
+}
+
 void start_from(Session& session, const std::function<void(const std::string&)>& say) {
   const auto reader =
       checkpoint::CheckpointReader::open(checkpoint::resolve_checkpoint(session.config.checkpoint.load).folder);
-  const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
-  if (hash != session.dataset->tokenizer_hash())
-    throw_input("checkpoint.load = {} was trained with the tokenizer {}, but data.path = {} was prepared with {}",
-                reader.folder().string(), hash, session.dataset->folder().string(), session.dataset->tokenizer_hash());
+  refuse_other_model(session, reader);
   load_weights(*session.model, reader);
   say(fmt::format("weights of {} (step {}); optimizer, schedule and data start anew", reader.folder().string(),
                   reader.step()));
