@@ -112,6 +112,12 @@ bool is_section(std::string_view key) {
   return std::any_of(sections().begin(), sections().end(), [&](const Section& section) { return section.name == key; });
 }
 
+std::vector<std::string> section_names() {
+  std::vector<std::string> names;
+  for (const Section& section : sections()) names.push_back(section.name);
+  return names;
+}
+
 std::string unknown_key(const std::string& key, const std::string& place) {
   const std::string message = fmt::format("{} ({}): there is no such option", key, place);
   const size_t dot = key.rfind('.');
@@ -131,12 +137,15 @@ std::string unknown_key(const std::string& key, const std::string& place) {
   if (const std::string near = nearest(key, all); !near.empty())
     return fmt::format("{}; did you mean {}?", message, near);
   if (!siblings.empty()) return fmt::format("{}; {} has {}", message, section, fmt::join(siblings, ", "));
+  if (!section.empty() && !is_section(section)) {
+    return fmt::format("{}, and no section {}; the sections are {}", message, section,
+                       fmt::join(section_names(), ", "));
+  }
   return message + "; `trireme config --all` shows every option";
 }
 
 std::string unknown_section(const std::string& key, const std::string& place) {
-  std::vector<std::string> names;
-  for (const Section& section : sections()) names.push_back(section.name);
+  const std::vector<std::string> names = section_names();
   const std::string near = nearest(key, names);
   return fmt::format(
       "[{}] ({}): there is no such section; {}", key, place,

@@ -43,7 +43,8 @@ void add_model(std::vector<Option>& table) {
                          "A model of known shape to start from; explicit keys override its numbers. Without a preset, "
                          "layers, hidden, heads, ffn and vocab have to be given.")
                       .one_of(describe::preset_names())
-                      .required(quote("llama-7m")));
+                      .required(quote("llama-7m"))
+                      .changeable());  // a label: the numbers that it leads to may not change
   table.push_back(
       Option("model.architecture", at(&Config::model, &ModelShape::architecture),
              "Kind of decoder. llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases.")

@@ -144,7 +144,7 @@ std::string render_summary() {
     if (option.follows.empty() && option.example.empty()) {
       standard = fmt::format(" = {}", to_toml(option.binding.get(Config{})));
     }
-    const size_t stop = option.help.find_first_of(".:");
+    const size_t stop = option.help.find_first_of(".:;");
     text += fmt::format("  {:<36} {}\n", option.key + standard, option.help.substr(0, stop));
   }
   return text;

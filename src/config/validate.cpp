@@ -77,9 +77,11 @@ void check_data(const Config& config, Checks& checks) {
 std::vector<std::string> cross_check(const Config& config, const std::set<std::string>& bad) {
   Checks checks(bad);
   const ModelConfig& model = config.model;
-  if (!bad.contains("model.kv_heads") && !bad.contains("model.heads") && !bad.contains("model.head_dim")) {
-    checks.faults = describe::shape_faults(model);
-  }
+  describe::ModelShape shape = model;
+  if (bad.contains("model.heads")) shape.heads = 0;  // 0 takes part in no check
+  if (bad.contains("model.kv_heads")) shape.kv_heads = 0;
+  if (bad.contains("model.head_dim")) shape.head_dim = 0;
+  checks.faults = describe::shape_faults(shape);
   checks.require(config.train.seq_len <= model.max_seq_len, {"train.seq_len", "model.max_seq_len"},
                  "train.seq_len = {} is longer than model.max_seq_len = {}; at most {} works", config.train.seq_len,
                  model.max_seq_len, model.max_seq_len);

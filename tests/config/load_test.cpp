@@ -138,6 +138,9 @@ TEST(Faults, EachWithItsKeyAndWhatWorks) {
       {"key of another section", {"train.lr=5"}, "did you mean optimizer.lr?"},
       {"key without a section", {"seq_len=5"}, "did you mean train.seq_len?"},
       {"slip in the section", {"trian.steps=5"}, "trian.steps (--set): there is no such option; did you mean"},
+      {"section that is not there",
+       {"banana.x=5"},
+       "there is no such option, and no section banana; the sections are run, model"},
       {"far from everything", {"train.banana=5"}, "train has steps, stop_after, seq_len"},
       {"no equals sign", {"train.steps"}, "--set train.steps: expected section.key=value"},
       {"no key", {"=3"}, "expected section.key=value"},
@@ -267,6 +270,8 @@ TEST(Faults, NothingFollowsFromAFaultAlreadyNamed) {
   EXPECT_EQ(faults_of(kMinimal, {"train.seq_len=-5"}).size(), 1u);
   EXPECT_EQ(faults_of("[model]\npreset = \"lama\"\n[data]\npath = \"x\"").size(), 1u);
   EXPECT_EQ(faults_of(kMinimal, {"model.heads=-1"}).size(), 1u);
+  // Two faults of one shape are two.
+  EXPECT_EQ(faults_of(kMinimal, {"model.heads=3", "model.kv_heads=2"}).size(), 2u);
 }
 
 TEST(Faults, OfSyntaxNameLineAndColumn) {
