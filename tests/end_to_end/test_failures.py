@@ -150,7 +150,10 @@ class FailureTest(EndToEnd):
     def test_second_live_run_is_refused(self):
         run = self.new_run("live")
         started, pids = self.training(run, 2)
+        log = run.folder / "logs" / "rank-00001.log"
+        before = log.read_bytes()
         second = self.train(run, 2, LONG)
+        self.assertEqual(log.read_bytes(), before, "the logs are the live run's")
         self.assert_refused(second, run.folder, f"process {pids[0]} on host {socket.gethostname()}")
         step = run.last_step()
         wait_until(lambda: run.last_step() > step + 2, "the first run goes on")
