@@ -14,15 +14,18 @@
 namespace trireme::train {
 namespace {
 
-observe::Console make_console(const Session& session, int64_t last_step) {
+observe::Console make_console(const Session& session, int64_t last_step, int progress_fd) {
   if (!session.first_rank()) return observe::Console::silent();
-  return observe::Console(observe::ConsoleOptions::from_environment(last_step));
+  observe::ConsoleOptions options = observe::ConsoleOptions::from_environment(last_step);
+  // The worker's context has taken the launcher's terminal out of the environment, so that no child inherits it.
+  if (progress_fd >= 0) options.progress_fd = progress_fd;
+  return observe::Console(options);
 }
 
 }  // namespace
 
-Reporter::Reporter(const Session& session, int64_t last_step)
-    : session_(session), last_step_(last_step), console_(make_console(session, last_step)) {
+Reporter::Reporter(const Session& session, int64_t last_step, int progress_fd)
+    : session_(session), last_step_(last_step), console_(make_console(session, last_step, progress_fd)) {
   if (session.first_rank()) metrics_ = std::make_unique<observe::MetricsFile>(session.config.run.dir / "metrics.jsonl");
   observe::ThroughputOptions options;
   options.total_steps = last_step;

@@ -18,8 +18,9 @@ namespace trireme::train {
 
 class Reporter {
  public:
-  /// `last_step`: where this call of the program ends (train.steps or train.stop_after).
-  Reporter(const Session& session, int64_t last_step);
+  /// `last_step`: where this call of the program ends (train.steps or train.stop_after). `progress_fd`: a terminal for
+  /// the bar (WorkerContext::progress), which has to outlive this; -1: none from our own launcher.
+  Reporter(const Session& session, int64_t last_step, int progress_fd);
 
   /// A line to the terminal, for whatever has no form of its own.
   void say(const std::string& text);

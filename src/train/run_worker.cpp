@@ -82,7 +82,7 @@ class Run {
         context_(context),
         store_(session.config.run.dir),
         last_step_(last_step_of(session.config.train)),
-        reporter_(session, last_step_) {}
+        reporter_(session, last_step_, context.progress.get()) {}
 
   ExitCode train() {
     resume();
@@ -99,8 +99,10 @@ class Run {
       if (context_.status) context_.status->set_step(s_.progress.step);
       reporter_.step(result);
       check_skipped(result);
+      // Who asks for a stop may kill soon after (a batch system): the checkpoint does not wait for an evaluation then.
+      if (result.stop) save();
       if (due(s_.config.eval.interval) || s_.progress.step == s_.config.train.steps) evaluate();
-      if (due(s_.config.checkpoint.interval) || result.stop || s_.progress.step == last_step_) save();
+      if (!result.stop && (due(s_.config.checkpoint.interval) || s_.progress.step == last_step_)) save();
       if (result.stop) return obey_stop();
     }
     set_phase(context_, Phase::done);
