@@ -45,22 +45,26 @@ void prepare_split(const fs::path& out, const fs::path& tokenizer, std::vector<s
 void prepare_on_first_use(const config::Config& config, const std::function<void(const std::string&)>& say) {
   const config::DataConfig& data = config.data;
   const bool generated = !data.generator.empty();
-  if (prepared(data.path) || (!generated && data.text.empty())) return;
-  const std::vector<std::string> text = generated ? generate_text(data.path, kTrainDocuments, kTrainSeed) : data.text;
-  const fs::path tokenizer = beside(data.path, "-tokenizer");
-  if (!fs::exists(tokenizer / "manifest.json")) {
-    data::TokenizerTraining training;
-    training.vocab = data.vocab;
-    const data::TrainedTokenizer trained = data::train_tokenizer(data::list_text_files(text), training);
-    trained.tokenizer.save(tokenizer);
-    say(fmt::format("trained a tokenizer of {} tokens on {} files: {}", trained.tokenizer.vocab_size(), trained.files,
-                    tokenizer.string()));
+  if (!generated && data.text.empty()) return;
+  if (!prepared(data.path)) {
+    const std::vector<std::string> text = generated ? generate_text(data.path, kTrainDocuments, kTrainSeed) : data.text;
+    const fs::path tokenizer = beside(data.path, "-tokenizer");
+    if (!fs::exists(tokenizer / "manifest.json")) {
+      data::TokenizerTraining training;
+      training.vocab = data.vocab;
+      const data::TrainedTokenizer trained = data::train_tokenizer(data::list_text_files(text), training);
+      trained.tokenizer.save(tokenizer);
+      say(fmt::format("trained a tokenizer of {} tokens on {} files: {}", trained.tokenizer.vocab_size(), trained.files,
+                      tokenizer.string()));
+    }
+    prepare_split(data.path, tokenizer, text, say);
   }
-  prepare_split(data.path, tokenizer, text, say);
+  // Looked at by itself: a first use that was interrupted between the two has left only the first.
   if (data.eval_path.empty() || prepared(data.eval_path)) return;
   const std::vector<std::string> eval_text =
       generated ? generate_text(data.eval_path, kEvalDocuments, kEvalSeed) : data.eval_text;
-  if (!eval_text.empty()) prepare_split(data.eval_path, tokenizer, eval_text, say);
+  // The copy in data.path is the tokenizer that made the training data, wherever that came from.
+  if (!eval_text.empty()) prepare_split(data.eval_path, data.path / "tokenizer", eval_text, say);
 }
 
 }  // namespace trireme::train

@@ -10,9 +10,9 @@
 namespace trireme::train {
 
 /// If data.path does not exist and data.text or data.generator says where text comes from: writes generated text,
-/// trains a tokenizer of data.vocab tokens on the training text, prepares data.path and, with data.eval_text or a
-/// generator, data.eval_path, beside each other: PATH-text, PATH-tokenizer, PATH. Does nothing otherwise. For one rank;
-/// the others wait at a barrier.
+/// trains a tokenizer of data.vocab tokens on the training text and prepares data.path, beside each other: PATH-text,
+/// PATH-tokenizer, PATH. If data.eval_path does not exist, with data.eval_text or a generator the same for it, by the
+/// tokenizer of data.path. Does nothing otherwise. For one rank; the others wait at a barrier.
 void prepare_on_first_use(const config::Config& config, const std::function<void(const std::string&)>& say);
 
 }  // namespace trireme::train
