@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ops/dispatch.h"
 #include "ops/sum_of_squares.h"
 #include "train/coordination.h"
@@ -104,8 +105,9 @@ void refuse_changed_config(const Session& session, const checkpoint::CheckpointR
     if (difference.may_change)
       say(fmt::format("{} was {}, is {}", difference.key, difference.was, difference.is));
     else
-      faults.push_back(fmt::format("{} was {} when the run was started, and is {} now; a resumed run keeps it",
-                                   difference.key, difference.was, difference.is));
+      faults.push_back(fmt::format("{} was {} when the run was started, and is {} now; a resumed run keeps it{}",
+                                   difference.key, difference.was, difference.is,
+                                   difference.hint.empty() ? std::string() : "; " + difference.hint));
   }
   const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
   if (hash != session.dataset->tokenizer_hash())
@@ -231,7 +233,14 @@ checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint:
   request.layout["data"] = data.size();
   CommunicatorCoordination coordination(session.mesh->world());
   const checkpoint::SaveReport report = checkpoint::save(store, request, coordination);
-  if (session.first_rank()) store.prune(session.config.checkpoint.keep, request.step);
+  if (session.first_rank()) {
+    // The new checkpoint is safe; an old one that does not go away (a reader on a network file system) ends no run.
+    try {
+      store.prune(session.config.checkpoint.keep, request.step);
+    } catch (const Error& error) {
+      log::warning("an old checkpoint stays: {}", error.what());
+    }
+  }
   return report;
 }
 
