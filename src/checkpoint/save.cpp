@@ -164,6 +164,9 @@ void rename_into_place(const fs::path& temporary, const fs::path& final_folder) 
     return;
   }
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final_folder.c_str(), RENAME_EXCHANGE) == 0) {
+    // The swap must be on disk before the first file of the old one is gone: else a crash could bring half of it back
+    // under the final name.
+    sync_directory(final_folder.parent_path());
     std::error_code ignored;             // the new one is in place; the next save sweeps again
     fs::remove_all(temporary, ignored);  // the old one, under the temporary name
     return;
@@ -174,6 +177,7 @@ void rename_into_place(const fs::path& temporary, const fs::path& final_folder) 
       final_folder.parent_path() / fmt::format(".trash-{}-{}", final_folder.filename().string(), make_token());
   fs::rename(final_folder, trash);
   fs::rename(temporary, final_folder);
+  sync_directory(final_folder.parent_path());
   std::error_code ignored;
   fs::remove_all(trash, ignored);
 }
