@@ -21,8 +21,12 @@ ExitCode launch_workers(const LaunchOptions& options) {
   config::Config config = config::load_config(options.config, options.overrides);
   config::resolve_world(config, world);
 
-  // The first rank takes the lock for the run; that a live run has it is told here, before a log of that run is touched.
-  if (options.node_rank == 0) checkpoint::RunLock::acquire(config.run.dir);
+  // The first rank takes the lock for the run; that a live run has it is told here, before a log of that run is
+  // touched. So is what the last holder left in it, which this lock wipes out when it goes.
+  if (options.node_rank == 0) {
+    const checkpoint::RunLock lock = checkpoint::RunLock::acquire(config.run.dir);
+    if (!lock.notice().empty()) log::warning("{}", lock.notice());
+  }
 
   const auto cpus = static_cast<int64_t>(resilience::allowed_cpus().size());
   if (options.workers > cpus) {
