@@ -21,6 +21,8 @@ namespace {
 constexpr size_t kHeader = 64;  // keeps the user's pointer aligned for AVX-512
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kLargeBlock = size_t{1} << 20;
+constexpr size_t kLargestBlock = size_t{1} << 50;
+static_assert(class_of(kLargestBlock + kHeader) < kClasses);
 constexpr uint64_t kMagic = 0x7472697265'6d6531;
 
 // In front of each block; the user's pointer is right behind it.
@@ -78,6 +80,8 @@ class Cache final : public c10::Allocator {
   }
 
   void* take(size_t bytes) {
+    // Beyond every machine, and beyond the last class.
+    if (bytes > kLargestBlock) throw_internal("out of memory: {} bytes were asked for", bytes);
     const int index = class_of(bytes + kHeader);
     const std::lock_guard lock(mutex_);
     if (free_[index] == nullptr) refill(index);
