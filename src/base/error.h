@@ -1,7 +1,7 @@
 // Errors of the whole program: libraries throw these, only cli/ turns them into an exit code.
 //
-// A message says what was expected, what was found with both numbers, and the nearest thing that works. It is written in
-// the user's words: the key of the config file, the file's path, the rank.
+// A message says what was expected, what was found with both numbers, and the nearest thing that works. It is written
+// in the user's words: the key of the config file, the file's path, the rank.
 #pragma once
 
 #include <fmt/format.h>
@@ -67,21 +67,22 @@ template <typename... Args>
 }
 
 /// errno in words, with the call and its object: `cannot open data/x.bin: No such file or directory`.
-/// Throws InputError for what the user can mend (missing, no permission, not a directory, read-only, disk full, name too
-/// long) and InternalError for the rest.
+/// Throws InputError for what the user can mend (missing, no permission, not a directory, read-only, disk full, name
+/// too long) and InternalError for the rest.
 [[noreturn]] void throw_errno(std::string_view what, std::string_view path, int error);
 
-/// The candidate with the smallest edit distance to `word`, or "" when none is near (distance over a third of its length).
+/// The candidate with the smallest edit distance to `word`, or "" when none is near (distance over a third of its
+/// length).
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace trireme
 
 /// Checks an invariant of ours; a failure is a bug, not bad input. The message tells the values.
-#define TRIREME_CHECK(condition, ...)                                                                              \
-  do {                                                                                                             \
-    if (!(condition)) [[unlikely]]                                                                                 \
-      ::trireme::throw_internal("{}:{}: `{}` does not hold: {}", __FILE_NAME__, __LINE__, #condition,              \
-                                fmt::format(__VA_ARGS__));                                                         \
+#define TRIREME_CHECK(condition, ...)                                                                 \
+  do {                                                                                                \
+    if (!(condition)) [[unlikely]]                                                                    \
+      ::trireme::throw_internal("{}:{}: `{}` does not hold: {}", __FILE_NAME__, __LINE__, #condition, \
+                                fmt::format(__VA_ARGS__));                                            \
   } while (false)
 #ifndef __FILE_NAME__
 #define __FILE_NAME__ __FILE__

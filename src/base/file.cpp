@@ -39,7 +39,8 @@ void read_exactly(int fd, std::span<std::byte> into, int64_t offset, const std::
     const ssize_t got = ::pread(fd, into.data(), into.size(), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_errno("read", path.string(), errno);
-    if (got == 0) throw_input("{} is cut short: {} more bytes were expected at offset {}", path.string(), into.size(), offset);
+    if (got == 0)
+      throw_input("{} is cut short: {} more bytes were expected at offset {}", path.string(), into.size(), offset);
     into = into.subspan(static_cast<size_t>(got));
     offset += got;
   }

@@ -12,8 +12,8 @@ namespace trireme {
 /// The whole content of a file.
 std::string read_file(const std::filesystem::path& path);
 
-/// Writes a file so that after a crash there is either the old content or the new: a temporary beside it, fsync, rename,
-/// fsync of the folder.
+/// Writes a file so that after a crash there is either the old content or the new: a temporary beside it, fsync,
+/// rename, fsync of the folder.
 void write_file_durably(const std::filesystem::path& path, std::string_view content);
 
 /// fsync of a folder, which makes renames and new names in it durable.

@@ -1,7 +1,7 @@
 // Small logging: lines on standard error, each with the rank when there is more than one.
 //
-// A worker's standard error is its own log file; the launcher shows rank 0's on the terminal. Progress lines of training are
-// not logging: see observe/.
+// A worker's standard error is its own log file; the launcher shows rank 0's on the terminal. Progress lines of
+// training are not logging: see observe/.
 #pragma once
 
 #include <fmt/format.h>

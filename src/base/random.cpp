@@ -48,7 +48,8 @@ double uniform(Key key, uint64_t index) {
 
 uint64_t below(Key key, uint64_t index, uint64_t bound) {
   TRIREME_CHECK(bound > 0, "bound {}", bound);
-  const uint64_t threshold = (0 - bound) % bound;  // 2^64 mod bound: products whose low word is below it would be biased
+  const uint64_t threshold =
+      (0 - bound) % bound;  // 2^64 mod bound: products whose low word is below it would be biased
   for (uint64_t attempt = 0;; ++attempt) {
     const auto words = philox(key, index, attempt);
     const auto product = static_cast<unsigned __int128>(uint64_t{words[1]} << 32 | words[0]) * bound;
@@ -57,7 +58,7 @@ uint64_t below(Key key, uint64_t index, uint64_t bound) {
 }
 
 double inverse_normal_cdf(double p) {
-  constexpr double a[] = {-3.969683028665376e+01, 2.209460984245205e+02, -2.759285104469687e+02,
+  constexpr double a[] = {-3.969683028665376e+01, 2.209460984245205e+02,  -2.759285104469687e+02,
                           1.383577518672690e+02,  -3.066479806614716e+01, 2.506628277459239e+00};
   constexpr double b[] = {-5.447609879822406e+01, 1.615858368580409e+02, -1.556989798598866e+02, 6.680131188771972e+01,
                           -1.328068155288572e+01};

@@ -1,5 +1,5 @@
-// Counter-based random numbers: a value is a pure function of a key and a position, so any layout and any number of ranks
-// draws the same bits. Nothing in Trireme draws from a stateful generator.
+// Counter-based random numbers: a value is a pure function of a key and a position, so any layout and any number of
+// ranks draws the same bits. Nothing in Trireme draws from a stateful generator.
 //
 // Generator: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11).
 #pragma once
@@ -32,8 +32,8 @@ uint64_t below(Key key, uint64_t index, uint64_t bound);
 /// Standard normal cut at +-cut standard deviations, by the inverse of its distribution function.
 double truncated_normal(Key key, uint64_t index, double cut);
 
-/// Inverse of the standard normal distribution function, |relative error| < 1e-9 before and about 1e-15 after one Halley
-/// step (algorithm: P. J. Acklam's rational approximation). `p` in (0, 1).
+/// Inverse of the standard normal distribution function, |relative error| < 1e-9 before and about 1e-15 after one
+/// Halley step (algorithm: P. J. Acklam's rational approximation). `p` in (0, 1).
 double inverse_normal_cdf(double p);
 
 /// A keyed bijection of [0, size): a balanced Feistel network over the next even number of bits, walked until it falls
