@@ -50,7 +50,8 @@ struct ArenaHeader {
 namespace {
 
 constexpr uint64_t huge_page = 2 << 20;
-constexpr uint64_t line = 128;  // adjacent lines are fetched in pairs
+constexpr uint64_t page = 4096;  // the strictest alignment of what lies in the arena (control.h)
+constexpr uint64_t line = 128;   // adjacent lines are fetched in pairs
 constexpr uint64_t arena_full = ~uint64_t{0};
 
 uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
@@ -284,7 +285,8 @@ int64_t Arena::offset_of(const void* address, int64_t bytes) const {
 }
 
 uint64_t Arena::bump(int64_t bytes) {
-  const uint64_t alignment = static_cast<uint64_t>(bytes) >= huge_page ? huge_page : line;
+  const auto size = static_cast<uint64_t>(bytes);
+  const uint64_t alignment = size >= huge_page ? huge_page : size >= page ? page : line;
   uint64_t old = header_->next.load(std::memory_order_relaxed);
   for (;;) {
     const uint64_t start = round_up(old, alignment);
