@@ -101,7 +101,7 @@ class Run {
       check_skipped(result);
       // Who asks for a stop may kill soon after (a batch system): the checkpoint does not wait for an evaluation then.
       if (result.stop) save();
-      if (due(s_.config.eval.interval) || s_.progress.step == s_.config.train.steps) evaluate();
+      if (evaluation_due()) evaluate();
       if (!result.stop && (due(s_.config.checkpoint.interval) || s_.progress.step == last_step_)) save();
       if (result.stop) return obey_stop();
     }
@@ -115,6 +115,11 @@ class Run {
   }
 
   bool due(int64_t interval) const { return interval > 0 && s_.progress.step % interval == 0; }
+  // Also after the last step, unless evaluation is off.
+  bool evaluation_due() const {
+    const int64_t interval = s_.config.eval.interval;
+    return due(interval) || (interval > 0 && s_.progress.step == s_.config.train.steps);
+  }
 
   void resume() {
     set_phase(context_, Phase::loading);
