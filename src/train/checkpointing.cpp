@@ -1,5 +1,6 @@
 #include "train/checkpointing.h"
 
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -248,7 +249,17 @@ void resume_or_start(Session& session, const checkpoint::Store& store,
                      const std::function<void(const std::string&)>& say) {
   CommunicatorCoordination coordination(session.mesh->world());
   if (session.config.checkpoint.resume) {
-    if (const auto entry = store.find_newest_loadable(coordination, say)) return resume(session, *entry, say);
+    std::vector<std::string> damaged;  // known to rank 0
+    const auto report = [&](const std::string& text) {
+      damaged.push_back(text);
+      say(text);
+    };
+    if (const auto entry = store.find_newest_loadable(coordination, report)) return resume(session, *entry, say);
+    // None is left: to start from nothing would take back the metrics of every step that they stand for.
+    const std::string faults = coordination.all_gather_strings(fmt::format("{}", fmt::join(damaged, "; ")))[0];
+    if (!faults.empty())
+      throw_input("{}; no other checkpoint is left. Move {} away to start anew, or choose another run.dir", faults,
+                  store.folder().string());
   } else if (store.newest()) {
     throw_input(
         "run.dir = {} holds checkpoints and checkpoint.resume is false; choose another run.dir, or let it resume",

@@ -18,8 +18,9 @@ namespace trireme::train {
 checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint::Store& store);
 
 /// Collective: goes on from the newest intact checkpoint of the run, or starts from checkpoint.load, or from nothing;
-/// starts the loader. `say` hears what happened, on rank 0. A run whose config differs where it must not, a checkpoint
-/// of another tokenizer or model, and weights that are not finite are refused.
+/// starts the loader. `say` hears what happened, on rank 0. A run of which every checkpoint is damaged, one whose
+/// config differs where it must not, a checkpoint of another tokenizer or model, and weights that are not finite are
+/// refused.
 void resume_or_start(Session& session, const checkpoint::Store& store,
                      const std::function<void(const std::string&)>& say);
 
