@@ -37,10 +37,10 @@ std::optional<DType> arithmetic_dtype(at::ScalarType type) {
   }
 }
 
-void check_tensor(const at::Tensor& tensor, Kind kind) {
+void check_tensor(const at::Tensor& tensor, Kind kind, bool any_device = false) {
   const auto refuse = [&](const std::string& why) { throw_input("{}: {}", name_of(kind), why); };
   if (!tensor.defined()) refuse("the tensor is undefined");
-  if (!tensor.device().is_cpu()) {
+  if (!any_device && !tensor.device().is_cpu()) {
     refuse(fmt::format("comm.backend = shm moves CPU tensors; this one is on {}", tensor.device().str()));
   }
   if (!tensor.is_contiguous()) refuse("the tensor is not contiguous; pass tensor.contiguous()");
@@ -58,8 +58,9 @@ void set_elements(Call& call, const at::Tensor& tensor) {
   call.count = tensor.numel() * (known ? 1 : static_cast<int64_t>(tensor.element_size()));
 }
 
-Call in_place(Kind kind, const at::Tensor& tensor) {
-  check_tensor(tensor, kind);
+// In place, a group of one rank touches nothing, so the tensor may be on any device: training on one GPU goes this way.
+Call in_place(Kind kind, const at::Tensor& tensor, int64_t size) {
+  check_tensor(tensor, kind, /*any_device=*/size == 1);
   Call call;
   call.kind = kind;
   set_elements(call, tensor);
@@ -136,7 +137,7 @@ const std::string& Communicator::axis() const { return group_->axis(); }
 std::chrono::milliseconds Communicator::timeout() const { return group_->timeout(); }
 
 Work Communicator::all_reduce_async(const at::Tensor& tensor, ReduceOp op) {
-  Call call = in_place(Kind::all_reduce, tensor);
+  Call call = in_place(Kind::all_reduce, tensor, size());
   call.op = op;
   return start(group_, std::move(call));
 }
@@ -149,7 +150,7 @@ Work Communicator::reduce_scatter_into_async(const at::Tensor& output, const at:
   return start(group_, std::move(call));
 }
 Work Communicator::broadcast_async(const at::Tensor& tensor, int64_t root) {
-  Call call = in_place(Kind::broadcast, tensor);
+  Call call = in_place(Kind::broadcast, tensor, size());
   call.root = root;
   return start(group_, std::move(call));
 }
@@ -157,13 +158,13 @@ Work Communicator::all_to_all_into_async(const at::Tensor& output, const at::Ten
   return start(group_, out_of_place(Kind::all_to_all, output, input, size()));
 }
 Work Communicator::send_async(const at::Tensor& tensor, int64_t to) {
-  Call call = in_place(Kind::send, tensor);
+  Call call = in_place(Kind::send, tensor, size());
   call.root = to;
   call.input = std::exchange(call.output, nullptr);
   return start(group_, std::move(call));
 }
 Work Communicator::recv_async(const at::Tensor& tensor, int64_t from) {
-  Call call = in_place(Kind::recv, tensor);
+  Call call = in_place(Kind::recv, tensor, size());
   call.root = from;
   return start(group_, std::move(call));
 }

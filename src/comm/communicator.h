@@ -3,9 +3,9 @@
 // Contract
 //  - Every rank of the axis makes the same calls in the same order, with the same dtype and element count. A call that
 //    differs from its peers' is an error on every rank that shows both sides' calls; it is not a hang.
-//  - Tensors are contiguous and on the CPU. Any dtype can be moved; float, double, bfloat16, half, int64, int32 and
-//  uint8
-//    can be reduced. bfloat16 and half are summed in float and rounded once.
+//  - Tensors are contiguous and on the CPU; at size 1 calls in place take any device. Any dtype can be moved; float,
+//    double, bfloat16, half, int64, int32 and uint8 can be reduced. bfloat16 and half are summed in float and rounded
+//    once.
 //  - A sum is taken in rank order, element by element: the same layout gives the same bits, always.
 //  - Tensors made with shared_empty() lie in the arena of the local ranks and are reduced in place; any other tensor is
 //    staged through the arena in pieces, which costs about three times as much.
@@ -13,9 +13,8 @@
 //    progress(): no helper thread takes a core from compute. Call progress() at the borders of units. The tensors of a
 //    call must not be touched before its wait() has returned; the Work keeps them alive.
 //  - Every wait has a deadline, timeout(). Errors are WorkerError and tell rank, host, axis, operation, sequence
-//  number,
-//    shape, elapsed time, and who did not arrive and why (dead, stopped, or late and where it is). After an error the
-//    communicator is dead: every later call, on every rank, fails with the first error's text.
+//    number, shape, elapsed time, and who did not arrive and why (dead, stopped, or late and where it is). After an
+//    error the communicator is dead: every later call, on every rank, fails with the first error's text.
 //  - One thread at a time uses a communicator. At size 1 every call returns at once and moves nothing between ranks.
 #pragma once
 
