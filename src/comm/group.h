@@ -4,16 +4,13 @@
 // How a collective goes. A rank posts: it writes into its ring of 64 entries what it calls, and where its data is. Once
 // all ranks have posted number s, each compares the calls, and then one of four ways is taken, the same on all ranks:
 //   inlined        up to 4 KiB: the data lies in the entry; every rank computes its own result. One cache miss, no
-//   second
-//                  meeting: an entry is written again only after 64 more calls, when all have read it.
+//                  second meeting: an entry is written again only after 64 more calls, when all have read it.
 //   direct reduce  all_reduce of buffers in the arena: the range is cut into pieces, dealt to the ranks; who is done
-//   with its
-//                  own pieces takes those that a peer has not begun, so that a call ends once all have posted, even
-//                  while a peer computes. A piece is summed in rank order and written into every rank's buffer.
+//                  with its own pieces takes those that a peer has not begun, so that a call ends once all have posted,
+//                  even while a peer computes. A piece is summed in rank order and written into every rank's buffer.
 //   direct pull    other calls whose inputs lie in the arena: every rank reads its peers' inputs, then says so.
 //   staged         the rest: every rank copies its input piece by piece into its slots in the arena, and takes the
-//   result
-//                  from all slots.
+//                  result from all slots.
 // Point-to-point messages go through a channel of slots for each ordered pair, or directly when the data is in the
 // arena.
 //
