@@ -95,7 +95,7 @@ class Run {
     while (s_.progress.step < last_step_) {
       set_phase(context_, Phase::training);
       reporter_.begin_step();
-      const StepResult result = step(s_, wants_to_stop());
+      const StepResult result = step(s_, [this] { return wants_to_stop(); });
       if (context_.status) context_.status->set_step(s_.progress.step);
       reporter_.step(result);
       check_skipped(result);

@@ -32,7 +32,7 @@ BatchTensors to_tensors(const data::Batch& batch, at::Device device) {
   return {tensor(batch.tokens), tensor(batch.labels)};
 }
 
-StepResult step(Session& s, bool stop) {
+StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   const auto start = std::chrono::steady_clock::now();
   StepResult result;
 
@@ -56,7 +56,7 @@ StepResult step(Session& s, bool stop) {
     loss += share.item<double>();
   }
   s.data_parallel->finish_gradients();
-  const Verdict verdict = agree(s.mesh->world(), loss, stop);
+  const Verdict verdict = agree(s.mesh->world(), loss, wants_to_stop());
 
   // Update. Every rank holds the same gradients, so every rank finds the same norm and the same verdict.
   const std::vector<nn::Parameter*> parameters = s.model->parameters();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,10 @@ struct StepResult {
   std::vector<double> parameter_norms;  ///< of each parameter, in the order of Model::parameters()
 };
 
-/// Collective. Advances session.progress. `stop` is this rank's wish; the result's is everybody's.
-StepResult step(Session& session, bool stop);
+/// Collective. Advances session.progress. `wants_to_stop` tells this rank's wish, and is asked once, when the gradients
+/// are there: a signal that comes during a step ends the run with that step, not with the next. The result's is
+/// everybody's.
+StepResult step(Session& session, const std::function<bool()>& wants_to_stop);
 
 /// tokens and labels of a batch as int64 tensors [rows, seq_len] on `device`.
 struct BatchTensors {

@@ -73,7 +73,7 @@ int run_as_worker(char** argv) {
   const auto session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
   start_loader(*session, {});
   StepResult result;
-  for (int i = 0; i < std::atoi(argv[5]); ++i) result = step(*session, false);
+  for (int i = 0; i < std::atoi(argv[5]); ++i) result = step(*session, [] { return false; });
   if (environment.rank == 0) {
     c10::Dict<std::string, at::Tensor> tensors;
     for (const nn::Parameter* parameter : session->model->parameters())
