@@ -2,11 +2,9 @@
 //
 // Every byte of a text lies in exactly one piece, for any bytes and any pattern:
 //  - a text is taken as stretches of valid UTF-8 with invalid bytes between them. An invalid byte is a piece by itself,
-//  and
-//    a stretch is split as if it were a whole text, so its end is an end of text to the pattern;
+//    and a stretch is split as if it were a whole text, so its end is an end of text to the pattern;
 //  - inside a stretch, pieces are the successive matches of the pattern (empty ones do not count), and what lies
-//  between
-//    two matches is a piece too. The patterns with a name match everywhere, so they leave nothing between.
+//    between two matches is a piece too. The patterns with a name match everywhere, so they leave nothing between.
 //
 // `cl100k` and `gpt2` are the patterns published with those vocabularies (openai/tiktoken,
 // tiktoken_ext/openai_public.py, in the form without possessive quantifiers). They run by hand over ASCII, and through
