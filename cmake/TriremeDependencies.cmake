@@ -18,16 +18,17 @@ if(NOT TRIREME_TORCH_ROOT)
   set(TRIREME_TORCH_ROOT "${torch_root}" CACHE PATH "Folder of the torch package (holds include, lib, share)")
 endif()
 
-# fmt: the wheel ships it and its headers shadow Debian's, so the wheel's copy, header-only, is the one that everyone uses.
-add_library(trireme_fmt INTERFACE)
+# fmt: the wheel ships its headers and they shadow Debian's, so the wheel's copy is the one that everyone uses. Its functions are
+# compiled once, in src/base/fmt.cpp.
 if(EXISTS "${TRIREME_TORCH_ROOT}/include/fmt/core.h")
   file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/include-fmt")
   file(CREATE_LINK "${TRIREME_TORCH_ROOT}/include/fmt" "${CMAKE_BINARY_DIR}/include-fmt/fmt" SYMBOLIC)
-  target_include_directories(trireme_fmt SYSTEM INTERFACE "${CMAKE_BINARY_DIR}/include-fmt")
-  target_compile_definitions(trireme_fmt INTERFACE FMT_HEADER_ONLY=1)
+  add_library(trireme_fmt STATIC "${CMAKE_CURRENT_SOURCE_DIR}/src/base/fmt.cpp")
+  target_include_directories(trireme_fmt SYSTEM PUBLIC "${CMAKE_BINARY_DIR}/include-fmt")
 elseif(NOT TRIREME_TORCH)
   find_package(fmt REQUIRED)
-  target_link_libraries(trireme_fmt INTERFACE fmt::fmt-header-only)
+  add_library(trireme_fmt INTERFACE)
+  target_link_libraries(trireme_fmt INTERFACE fmt::fmt)
 endif()
 
 if(TRIREME_TORCH)

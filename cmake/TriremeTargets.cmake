@@ -50,7 +50,10 @@ function(trireme_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   target_compile_definitions(${name} PRIVATE TRIREME_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TRIREME_BINARY_DIR="${CMAKE_BINARY_DIR}")
   if(arg_TORCH)
-    trireme_precompile(${name})
+    trireme_precompile(${name})  # which was compiled with the build's own optimisation, and does not mix with another
+  else()
+    # What a test tests is optimised in its library; the test itself is compiled more often than run.
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout_s} LABELS "${arg_LABELS}")

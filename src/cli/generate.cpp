@@ -72,11 +72,12 @@ void run(Options options) {
   std::vector<int32_t> tokens = {loaded.tokenizer.end_of_text()};
   loaded.tokenizer.encode(prompt, tokens);
   options.sampling.end_of_text = loaded.tokenizer.end_of_text();
+  options.sampling.vocab = loaded.tokenizer.vocab_size();
 
   Utf8Stream out;
   out.add(prompt);
   const auto made = models::generate(*loaded.model, tokens, options.sampling, [&](int32_t token) {
-    if (token < loaded.tokenizer.vocab_size()) out.add(loaded.tokenizer.token_bytes(token));
+    out.add(loaded.tokenizer.token_bytes(token));
     return true;
   });
   out.finish();

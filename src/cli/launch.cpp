@@ -10,6 +10,7 @@
 #include "config/config.h"
 #include "resilience/cpu_share.h"
 #include "resilience/supervisor.h"
+#include "train/first_use.h"
 
 namespace trireme::cli {
 
@@ -26,6 +27,8 @@ ExitCode launch_workers(const LaunchOptions& options) {
   if (options.node_rank == 0) {
     const checkpoint::RunLock lock = checkpoint::RunLock::acquire(config.run.dir);
     if (!lock.notice().empty()) log::warning("{}", lock.notice());
+    // Here rather than in the first worker, whose peers would wait for it with the deadline of a collective.
+    train::prepare_on_first_use(config, [](const std::string& text) { log::info("{}", text); });
   }
 
   const auto cpus = static_cast<int64_t>(resilience::allowed_cpus().size());
@@ -62,7 +65,9 @@ void add_launch(CLI::App& app) {
   command->add_option("--set", options->overrides, "Replace an option of the file: section.key=value (may be repeated)")
       ->allow_extra_args(false);
   command->footer(
-      "Examples, on two machines with 4 workers each:\n"
+      "The only backend so far, shm, spans one machine: until mpi and nccl are built, all nodes are on one host.\n"
+      "\n"
+      "Examples, two nodes with 4 workers each:\n"
       "  node0$ trireme launch --nodes 2 --node-rank 0 --rendezvous node0:29500 run.toml --workers 4\n"
       "  node1$ trireme launch --nodes 2 --node-rank 1 --rendezvous node0:29500 run.toml --workers 4\n"
       "\n"

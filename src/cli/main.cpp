@@ -85,7 +85,7 @@ int fail_to_parse(const CLI::App& app, const CLI::ParseError& error, int argc, c
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Trireme trains large language models, on one machine or many."};
+  CLI::App app{"Trireme trains large language models."};
   app.name("trireme");
   app.set_version_flag("--version", "trireme " TRIREME_VERSION);
   app.set_help_all_flag("--help-all", "Help of every command");

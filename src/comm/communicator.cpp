@@ -259,7 +259,7 @@ std::vector<std::string> Communicator::all_gather_strings(const std::string& tex
   return texts;
 }
 
-void Communicator::abort(const std::string& message) noexcept { group_->abort(message); }
+void Communicator::abort(const std::string& message, bool with_record) noexcept { group_->abort(message, with_record); }
 std::string Communicator::flight_record() const { return group_->flight_record(); }
 
 }  // namespace trireme::comm

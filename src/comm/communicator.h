@@ -119,8 +119,9 @@ class Communicator {
   std::vector<std::string> all_gather_strings(const std::string& text);
 
   /// Tells the peers that this rank gives up: their current and later calls fail at once with this text. A rank that
-  /// throws out of training calls it. Never throws; the first message stays.
-  void abort(const std::string& message) noexcept;
+  /// throws out of training calls it. `with_record`: logs this rank's last operations. Never throws; the first message
+  /// stays.
+  void abort(const std::string& message, bool with_record = true) noexcept;
 
   /// The last 64 operations of this rank, a line each.
   std::string flight_record() const;

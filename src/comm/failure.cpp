@@ -107,11 +107,11 @@ void Group::fail(int64_t culprit, const std::string& message) {
   throw WorkerError(message);
 }
 
-void Group::abort(const std::string& message) noexcept {
+void Group::abort(const std::string& message, bool with_record) noexcept {
   if (size_ == 1) return;
   try {
     const int64_t self = members_[static_cast<size_t>(rank_)];
-    if (arena_->poison(self, fmt::format("{}: {}", signature(), message))) {
+    if (arena_->poison(self, fmt::format("{}: {}", signature(), message)) && with_record) {
       log::error("last calls of {}:\n{}", signature(), flight_record());
     }
   } catch (...) {

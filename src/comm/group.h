@@ -98,7 +98,7 @@ class Group {
                    const std::function<std::vector<int64_t>()>& missing);
   void notify();
 
-  void abort(const std::string& message) noexcept;
+  void abort(const std::string& message, bool with_record = true) noexcept;
   std::string flight_record() const;
 
  private:

@@ -69,7 +69,10 @@ std::vector<int32_t> generate(Model& model, std::span<const int32_t> prompt, con
     const at::Tensor last = model.final_norm(x.narrow(1, seq - 1, 1)).reshape({1, -1});
     const at::Tensor row = ops::linear(last, model.head().weight()).to(at::kCPU, at::kFloat).contiguous();
     position += seq;
-    const std::span<const float> scores(row.data_ptr<float>(), static_cast<size_t>(row.numel()));
+    if (!row.isfinite().all().item<bool>())
+      throw_input("the model's scores are not finite after {} tokens; its weights are broken", position);
+    const int64_t vocab = options.vocab > 0 ? std::min(options.vocab, row.numel()) : row.numel();
+    const std::span<const float> scores(row.data_ptr<float>(), static_cast<size_t>(vocab));
     const auto id = static_cast<int32_t>(sample(scores, options, random::uniform(key, result.size())));
     if (id == options.end_of_text) break;
     result.push_back(id);

@@ -17,6 +17,7 @@ struct SamplingOptions {
   double top_p = 1.0;        ///< only the smallest set of most likely tokens whose probability reaches this
   uint64_t seed = 0;
   int32_t end_of_text = -1;  ///< ends the sample; not part of it
+  int64_t vocab = 0;         ///< ids of the tokenizer; rows of a padded vocabulary beyond it are not drawn. 0: all
 };
 
 /// Continues `prompt` (at least one token) and calls `on_token` for each new one; a false result ends the sample. Ends

@@ -68,6 +68,11 @@ int64_t usable_cores() {
   return static_cast<int64_t>(std::ceil(std::min(cores, cgroup_cpu_limit(kMount, kSelf))));
 }
 
+int64_t machine_cores() {
+  const auto cores = static_cast<double>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  return static_cast<int64_t>(std::ceil(std::min(cores, cgroup_cpu_limit(kMount, kSelf))));
+}
+
 int64_t usable_memory_bytes() {
   const int64_t physical = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   int64_t limit = cgroup_memory_limit(kMount, kSelf);

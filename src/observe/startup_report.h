@@ -21,7 +21,7 @@ struct StartupReport {
 
   // Machine.
   std::string host;
-  int64_t cores = 0;            ///< that this process may use
+  int64_t cores = 0;            ///< of the machine, or the container's quota
   int64_t threads = 0;          ///< a worker's team
   std::string instruction_set;  ///< ops::kernel_level()
   int64_t memory_bytes = 0;     ///< of the machine, or the container's limit where that is less

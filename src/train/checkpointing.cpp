@@ -73,20 +73,26 @@ void read_into(const checkpoint::CheckpointReader& reader, const std::vector<Hol
     if (!host[i].tensor.is_same(holdings[i].tensor)) holdings[i].tensor.copy_(host[i].tensor);
 }
 
-void refresh_values(const models::Model& model, const checkpoint::CheckpointReader& reader) {
-  const at::NoGradGuard no_grad;
+void refuse_not_finite(const std::vector<Holding>& holdings, const checkpoint::CheckpointReader& reader) {
   std::vector<std::string> faults;
-  for (const nn::Parameter* parameter : model.parameters()) {
-    for (const nn::Fragment& fragment : parameter->fragments()) {
-      const at::Tensor part = parameter->master().view({-1}).narrow(0, fragment.local_offset, fragment.elements());
+  for (const Holding& holding : holdings) {
+    for (const nn::Fragment& fragment : holding.parameter->fragments()) {
+      const at::Tensor part = holding.tensor.view({-1}).narrow(0, fragment.local_offset, fragment.elements());
       if (!std::isfinite(ops::sum_of_squares(part)))
-        faults.push_back(fmt::format("{} in {} holds values that are not finite; go on from an earlier checkpoint",
-                                     fragment.logical->name, reader.folder().string()));
+        faults.push_back(fmt::format("{}{} in {} holds values that are not finite; go on from an earlier checkpoint",
+                                     holding.prefix, fragment.logical->name, reader.folder().string()));
     }
+  }
+  if (!faults.empty()) throw InputError(faults);
+}
+
+// The copies that compute follow the master weights.
+void refresh_values(const models::Model& model) {
+  const at::NoGradGuard no_grad;
+  for (const nn::Parameter* parameter : model.parameters()) {
     at::Tensor value = parameter->value();
     if (!value.is_same(parameter->master())) value.copy_(parameter->master());
   }
-  if (!faults.empty()) throw InputError(faults);
 }
 
 nlohmann::json schedule_state(const Session& session) {
@@ -123,7 +129,8 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
   const auto reader = checkpoint::CheckpointReader::open(entry.folder);
   refuse_changed_config(session, reader, say);
   read_into(reader, everything_of(session));
-  refresh_values(*session.model, reader);
+  refuse_not_finite(everything_of(session), reader);
+  refresh_values(*session.model);
   session.progress.step = reader.step();
   session.progress.tokens = reader.state().at("tokens").get<int64_t>();
   session.optimizer->set_updates(reader.state().at("schedule").at("updates").get<int64_t>());
@@ -271,7 +278,8 @@ void resume_or_start(Session& session, const checkpoint::Store& store,
 
 void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader) {
   read_into(reader, weights_of(model));
-  refresh_values(model, reader);
+  refuse_not_finite(weights_of(model), reader);
+  refresh_values(model);
 }
 
 }  // namespace trireme::train

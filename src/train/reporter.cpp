@@ -47,7 +47,7 @@ void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesys
   report.version = TRIREME_VERSION;
   report.torch = TORCH_VERSION;
   report.host = observe::host_name();
-  report.cores = observe::usable_cores();
+  report.cores = observe::machine_cores();  // a worker is pinned to its share of them
   report.threads = at::get_num_threads();
   report.instruction_set = ops::kernel_level();
   report.memory_bytes = observe::usable_memory_bytes();
@@ -87,7 +87,7 @@ void Reporter::step(const StepResult& result) {
     record.lr = result.learning_rate;
     record.tokens = session_.progress.tokens;
     meter_->report(record);
-    record.peak_memory_bytes = memory::peak_resident_bytes();
+    record.peak_memory_bytes = result.peak_memory_bytes;
     record.skipped = result.skipped;
     record.skipped_parameter = result.skipped_parameter;
     if (metrics.layer_grad_norms) {

@@ -68,6 +68,7 @@ void write_run_folder(const Session& session) {
 
 // All ranks measure at the same time, since they share the machine; the sum is what the run could reach.
 observe::MatmulRate measure_together(Session& session) {
+  if (!session.device.is_cpu()) return {};  // it measures the CPU; without a rate there is no MFU
   observe::MatmulRateOptions options;
   options.together = [&] { session.mesh->world().barrier(); };
   observe::MatmulRate rate = observe::measure_matmul_rate(activation_type(session.config.train.precision), options);
@@ -102,8 +103,10 @@ class Run {
       // Who asks for a stop may kill soon after (a batch system): the checkpoint does not wait for an evaluation then.
       if (result.stop) save();
       if (evaluation_due()) evaluate();
-      if (!result.stop && (due(s_.config.checkpoint.interval) || s_.progress.step == last_step_)) save();
-      if (result.stop) return obey_stop();
+      // Weights that only yield skipped steps may be broken already: they do not push good checkpoints out.
+      const bool sound = skipped_in_a_row_ == 0;
+      if (!result.stop && ((sound && due(s_.config.checkpoint.interval)) || s_.progress.step == last_step_)) save();
+      if (result.stop && s_.progress.step < last_step_) return obey_stop();
     }
     set_phase(context_, Phase::done);
     return ExitCode::done;
@@ -123,15 +126,13 @@ class Run {
 
   void resume() {
     set_phase(context_, Phase::loading);
-    std::vector<std::string> events;
-    resume_or_start(s_, store_, [&](const std::string& event) { events.push_back(event); });
+    resume_or_start(s_, store_, [&](const std::string& event) { reporter_.say(event); });
     if (context_.status && s_.progress.step > 0) context_.status->set_step(s_.progress.step);
     reporter_.rewind(s_.progress.step);
     on_first_rank(s_.mesh->world(), [&] { write_run_folder(s_); });
     const observe::MatmulRate rate = measure_together(s_);
     reporter_.start(rate.flops_per_second, rate.size,
                     s_.progress.step > 0 ? store_.step_folder(s_.progress.step) : std::filesystem::path());
-    for (const std::string& event : events) reporter_.say(event);
   }
 
   bool wants_to_stop() {
@@ -227,7 +228,8 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
       const auto* ours = dynamic_cast<const Error*>(&error);
       context.status->report_error(ours != nullptr ? ours->code() : ExitCode::internal, error.what());
     }
-    world->abort(error.what());
+    // What the user can mend needs no record of the collectives before it.
+    world->abort(error.what(), /*with_record=*/dynamic_cast<const InputError*>(&error) == nullptr);
     throw;
   }
 }

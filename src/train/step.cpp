@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include "memory/process_memory.h"
 #include "optim/gradient_norm.h"
 #include "optim/schedule.h"
 
@@ -12,15 +13,16 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// What all ranks must agree on after backward, in one small sum: the loss, and whether anyone wants to stop.
+// What all ranks must agree on before the update, in one small sum: the loss, whether a gradient is not finite, and
+// whether anyone wants to stop.
 struct Verdict {
   double loss;
-  bool stop;
+  bool skip, stop;
 };
-Verdict agree(comm::Communicator& world, double loss, bool stop) {
-  const at::Tensor values = torch::tensor({loss, stop ? 1.0 : 0.0}, at::kDouble);
+Verdict agree(comm::Communicator& world, double loss, bool skip, bool stop) {
+  const at::Tensor values = torch::tensor({loss, skip ? 1.0 : 0.0, stop ? 1.0 : 0.0}, at::kDouble);
   world.all_reduce(values);
-  return {values[0].item<double>(), values[1].item<double>() > 0};
+  return {values[0].item<double>(), values[1].item<double>() > 0, values[2].item<double>() > 0};
 }
 
 }  // namespace
@@ -42,7 +44,9 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   int64_t valid = 0;
   for (const data::Batch& batch : batches) valid += batch.valid_tokens;
   result.data_seconds = seconds_since(start);
+  const auto counting = std::chrono::steady_clock::now();
   valid = s.mesh->data().all_reduce_scalar(valid);
+  result.exposed_comm_seconds = seconds_since(counting);
   const double scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0;
 
   // Forward and backward of each micro-batch; on the last one, gradients are summed over ranks as units complete.
@@ -56,24 +60,28 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
     loss += share.item<double>();
   }
   s.data_parallel->finish_gradients();
-  const Verdict verdict = agree(s.mesh->world(), loss, wants_to_stop());
 
-  // Update. Every rank holds the same gradients, so every rank finds the same norm and the same verdict.
+  // Update. Every rank holds the same gradients and finds the same norm; whether to skip is agreed on all the same, since
+  // ranks that took different ways here would never meet again.
   const std::vector<nn::Parameter*> parameters = s.model->parameters();
   const optim::GradientNorm norm = optim::gradient_norm(parameters);
+  const auto agreeing = std::chrono::steady_clock::now();
+  const Verdict verdict = agree(s.mesh->world(), loss, !norm.not_finite.empty(), wants_to_stop());
+  result.exposed_comm_seconds += s.data_parallel->exposed_seconds() + seconds_since(agreeing);
   result.learning_rate = optim::learning_rate(s.config.lr_schedule, s.config.optimizer.lr, s.progress.step);
-  result.skipped = !norm.not_finite.empty();
+  result.skipped = verdict.skip;
   if (!result.skipped)
     s.optimizer->step(result.learning_rate, optim::clip_coefficient(norm.total, s.config.train.clip_grad_norm));
 
   s.progress.step += 1;
   s.progress.tokens += s.tokens_per_step();
+  result.peak_memory_bytes =
+      s.mesh->world().all_reduce_scalar(memory::peak_resident_bytes(), comm::ReduceOp::max);
   result.loss = verdict.loss;
   result.stop = verdict.stop;
   result.grad_norm = norm.total;
   result.parameter_norms = norm.each;
   result.skipped_parameter = norm.not_finite;
-  result.exposed_comm_seconds = s.data_parallel->exposed_seconds();
   result.seconds = seconds_since(start);
   return result;
 }
