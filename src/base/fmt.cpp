@@ -1,5 +1,5 @@
-// The functions of fmt, compiled once. The torch wheel ships fmt's headers only; used header-only, each of our files would
-// compile all of it again, which took a third to most of its time.
+// The functions of fmt, compiled once. The torch wheel ships fmt's headers only; used header-only, each of our files
+// would compile all of it again, which took a third to most of its time.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -61,8 +61,8 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   }
   s.data_parallel->finish_gradients();
 
-  // Update. Every rank holds the same gradients and finds the same norm; whether to skip is agreed on all the same, since
-  // ranks that took different ways here would never meet again.
+  // Update. Every rank holds the same gradients and finds the same norm; whether to skip is agreed on all the same,
+  // since ranks that took different ways here would never meet again.
   const std::vector<nn::Parameter*> parameters = s.model->parameters();
   const optim::GradientNorm norm = optim::gradient_norm(parameters);
   const auto agreeing = std::chrono::steady_clock::now();
@@ -75,8 +75,7 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
 
   s.progress.step += 1;
   s.progress.tokens += s.tokens_per_step();
-  result.peak_memory_bytes =
-      s.mesh->world().all_reduce_scalar(memory::peak_resident_bytes(), comm::ReduceOp::max);
+  result.peak_memory_bytes = s.mesh->world().all_reduce_scalar(memory::peak_resident_bytes(), comm::ReduceOp::max);
   result.loss = verdict.loss;
   result.stop = verdict.stop;
   result.grad_norm = norm.total;

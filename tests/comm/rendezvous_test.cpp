@@ -114,7 +114,9 @@ struct TakenPort {
     address.sin6_family = AF_INET6;
     socklen_t length = sizeof address;
     EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
-    if (listens) EXPECT_EQ(::listen(socket.get(), 1), 0);
+    if (listens) {
+      EXPECT_EQ(::listen(socket.get(), 1), 0);
+    }
     ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
     port = ntohs(address.sin6_port);
   }
