@@ -12,6 +12,11 @@ int main() {
     options.rank = rank;
     Group group(arena, options);
     auto* counter = reinterpret_cast<int64_t*>(group.shared_alloc("counter", 8));
+    // Both are here before either counts: otherwise one may be through before the other begins, and the reference count
+    // of the arena, which the end of a group releases and the start of one acquires, would order them.
+    Call barrier;
+    barrier.kind = Kind::barrier;
+    group.run(barrier);
     for (int i = 0; i < 10'000; ++i) ++*counter;
   };
   std::thread other(body, 1);

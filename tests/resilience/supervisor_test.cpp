@@ -17,6 +17,13 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// Sanitizers take most of a small machine for themselves; there the bound only catches a hang.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kBoundSeconds = 30;
+#else
+constexpr double kBoundSeconds = 5;
+#endif
+
 struct Scenario {
   const char* name;
   int workers;
@@ -34,7 +41,7 @@ TEST_P(SupervisorScenario, NamesTheCauseWithinFiveSecondsAndLeavesNothing) {
   const Scenario& row = GetParam();
   double seconds = 0;
   // A busy machine may withhold the CPU for seconds, which is not the supervisor's delay: the quickest of three counts.
-  for (int attempt = 0; attempt == 0 || (attempt < 3 && seconds >= 5.0); ++attempt) {
+  for (int attempt = 0; attempt == 0 || (attempt < 3 && seconds >= kBoundSeconds); ++attempt) {
     LauncherProcess launcher(fresh_folder(), row.workers, row.script);
     const Ended ended = launcher.wait();
     seconds = ended.seconds;
@@ -43,7 +50,7 @@ TEST_P(SupervisorScenario, NamesTheCauseWithinFiveSecondsAndLeavesNothing) {
     for (const auto& text : row.never_says) EXPECT_THAT(ended.output, Not(HasSubstr(text)));
     EXPECT_TRUE(no_process_left());
   }
-  EXPECT_LT(seconds, 5.0);
+  EXPECT_LT(seconds, kBoundSeconds);
 }
 
 INSTANTIATE_TEST_SUITE_P(
