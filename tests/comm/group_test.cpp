@@ -52,6 +52,7 @@ struct Buffers {
   std::vector<std::byte> own;
 
   Buffers(Group& group, bool in_arena, int64_t bytes) {
+    bytes = (bytes + 63) / 64 * 64;  // elements lie at multiples of their size
     const int64_t n = group.size();
     const int64_t total = bytes * (2 * n + 2);
     std::byte* memory = nullptr;
@@ -147,7 +148,7 @@ TEST_P(Collectives, GiveExactResults) {
 TEST_P(Collectives, MixOfArenaAndOrdinaryBuffersIsStagedByAll) {
   expect_no_errors(run_ranks(GetParam(), [](const std::shared_ptr<Group>& group) {
     Buffers b(*group, group->rank() != 0, large_count * 4);
-    if (group->rank() == 0) group->shared_alloc("buffers", large_count * 4 * (2 * group->size() + 2) * group->size());
+    if (group->rank() == 0) Buffers(*group, true, large_count * 4);
     fill(DType::f32, b.in, large_count, [&](int64_t i) { return value_of(group->rank(), i); });
     group->run(make_call(Kind::all_reduce, DType::f32, large_count, b.in, b.in));
     EXPECT_EQ(first_difference(DType::f32, b.in, large_count,
