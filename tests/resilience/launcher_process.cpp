@@ -46,7 +46,7 @@ LauncherProcess::~LauncherProcess() {
 }
 
 bool LauncherProcess::wait_for_logs(const std::string& text) const {
-  const auto deadline = Clock::now() + 30s;
+  const auto deadline = Clock::now() + 10s;
   for (int rank = 0; rank < workers_; ++rank) {
     while (log_of(run_dir_, rank).find(text) == std::string::npos) {
       if (Clock::now() > deadline) return false;
@@ -58,7 +58,7 @@ bool LauncherProcess::wait_for_logs(const std::string& text) const {
 
 Ended LauncherProcess::wait() {
   Ended ended;
-  const auto deadline = Clock::now() + 45s;
+  const auto deadline = Clock::now() + 20s;
   int status = 0;
   const auto drain = [&] {
     char buffer[4096];

@@ -25,9 +25,9 @@ class LauncherProcess {
   ~LauncherProcess();
 
   pid_t pid() const { return pid_; }
-  /// Waits until every rank's log holds `text`; false after 30 s.
+  /// Waits until every rank's log holds `text`; false after 10 s.
   bool wait_for_logs(const std::string& text) const;
-  /// Waits for the end, at most 45 s (then it is killed, and the code is -9).
+  /// Waits for the end, at most 20 s (then it is killed, and the code is -9).
   Ended wait();
 
  private:
