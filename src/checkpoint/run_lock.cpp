@@ -7,30 +7,16 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/host.h"
 
 namespace trireme::checkpoint {
 namespace {
 
 using nlohmann::json;
-
-std::string this_host() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  return name.data();
-}
-
-std::string utc_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text.data();
-}
 
 /// What the file says about its holder. Anything unreadable counts as empty: the lock decides, the content only
 /// informs.
@@ -71,13 +57,13 @@ RunLock RunLock::acquire(const std::filesystem::path& run_folder) {
                          run_folder.string());
   } else if (error != 0) {
     throw_errno("lock", path.string(), error);
-  } else if (last.contains("host") && text_of(last, "host") != this_host()) {
+  } else if (last.contains("host") && text_of(last, "host") != host_name()) {
     notice = fmt::format(
         "the last run in {} was process {} on host {}, since {}, and did not end cleanly; if it still runs there, stop "
         "one of the two",
         run_folder.string(), text_of(last, "pid"), text_of(last, "host"), text_of(last, "since"));
   }
-  const json mine = {{"pid", ::getpid()}, {"host", this_host()}, {"since", utc_now()}};
+  const json mine = {{"pid", ::getpid()}, {"host", host_name()}, {"since", utc_now()}};
   if (::ftruncate(file.get(), 0) != 0) throw_errno("write", path.string(), errno);
   write_all(file.get(), mine.dump() + "\n", path);
   return RunLock(std::move(file), std::move(notice));

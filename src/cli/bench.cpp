@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "data/dataset.h"
@@ -39,7 +40,7 @@ at::ScalarType dtype_of(const std::string& name) {
 
 void run_matmul(const Matmul& options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
-  fmt::print("{}, {} usable cores; C = A B, n x n, {} threads; the best stretch of {} s each\n\n", observe::host_name(),
+  fmt::print("{}, {} usable cores; C = A B, n x n, {} threads; the best stretch of {} s each\n\n", host_name(),
              observe::usable_cores(), at::get_num_threads(), options.seconds);
   fmt::print("{:<8}{:>8}{:>12}{:>14}\n", "dtype", "n", "products", "FLOP/s");
   std::string summary;

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/host.h"
 #include "comm/allocation_log.h"
 
 namespace trireme::comm {
@@ -106,32 +107,36 @@ bool same_user(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
 }
 
-void send_descriptor(int socket, int fd, int64_t bytes) {
-  iovec payload{&bytes, sizeof bytes};
+// A message of one number, with room for one descriptor beside it. It points into itself, so it stays where it is.
+struct DescriptorMessage {
+  explicit DescriptorMessage(int64_t& bytes) : payload{&bytes, sizeof bytes} {
+    message.msg_iov = &payload;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+  }
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
+
+  iovec payload;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
-  message.msg_iov = &payload;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+};
+
+void send_descriptor(int socket, int fd, int64_t bytes) {
+  DescriptorMessage out(bytes);
+  cmsghdr* header = CMSG_FIRSTHDR(&out.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  if (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) throw_errno("hand the arena to", "a local rank", errno);
+  if (::sendmsg(socket, &out.message, MSG_NOSIGNAL) < 0) throw_errno("hand the arena to", "a local rank", errno);
 }
 
 FileDescriptor receive_descriptor(int socket, int64_t& bytes) {
-  iovec payload{&bytes, sizeof bytes};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &payload;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof bytes)) return {};
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  DescriptorMessage in(bytes);
+  if (::recvmsg(socket, &in.message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof bytes)) return {};
+  cmsghdr* header = CMSG_FIRSTHDR(&in.message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return {};
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
@@ -139,11 +144,6 @@ FileDescriptor receive_descriptor(int socket, int64_t& bytes) {
 }
 
 }  // namespace
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown host";
-}
 
 Arena::Arena(FileDescriptor fd, int64_t bytes) : fd_(std::move(fd)), bytes_(bytes) {
   // NORESERVE: the size is address space, and the kernel must not count it as memory that will be used.

@@ -62,7 +62,6 @@ class Arena {
   std::optional<Member> member(int64_t rank) const;
 
   int64_t ranks() const;
-  int64_t reserved_bytes() const { return bytes_; }
   int64_t used_bytes() const;
   std::byte* base() const { return base_; }
   /// Offset of `address`, or -1 when [address, address + bytes) is not in the arena.
@@ -93,8 +92,5 @@ class Arena {
   std::mutex instances_mutex_;
   std::map<std::pair<std::string, int64_t>, int64_t> instances_;
 };
-
-/// Name of this machine.
-std::string host_name();
 
 }  // namespace trireme::comm

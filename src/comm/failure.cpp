@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "comm/group.h"
 

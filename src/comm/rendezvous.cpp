@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "comm/group.h"
 
 namespace trireme::comm {

@@ -54,12 +54,6 @@ double cgroup_cpu_limit(const std::filesystem::path& mount, const std::filesyste
   return limit;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  if (gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "unknown host";
-  return name;
-}
-
 int64_t usable_cores() {
   cpu_set_t mask;
   CPU_ZERO(&mask);

@@ -7,7 +7,6 @@
 
 namespace trireme::observe {
 
-std::string host_name();
 /// Cores of this machine, cut to the container's CPU quota (rounded up).
 int64_t machine_cores();
 /// Cores of the affinity mask, cut to the container's CPU quota (rounded up).

@@ -80,10 +80,4 @@ void DataParallel::finish_gradients() {
   exposed_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-int64_t DataParallel::gradient_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& bucket : buckets_) bytes += static_cast<int64_t>(bucket->gradients.nbytes());
-  return bytes;
-}
-
 }  // namespace trireme::parallel

@@ -32,8 +32,6 @@ class DataParallel {
 
   /// Seconds of the last step that finish_gradients() spent waiting for communication: what compute did not hide.
   double exposed_seconds() const { return exposed_seconds_; }
-  /// Bytes of one rank's gradients.
-  int64_t gradient_bytes() const;
 
  private:
   struct Bucket {

@@ -1,7 +1,6 @@
 #include "resilience/failure_report.h"
 
-#include <unistd.h>
-
+#include "base/host.h"
 #include "resilience/supervisor.h"
 
 namespace trireme::resilience {
@@ -11,12 +10,6 @@ std::string where(const WorkerStatus& status) {
   std::string text = status.last_step < 0 ? "before its first step was finished"
                                           : fmt::format("last finished step {}", status.last_step);
   return text + fmt::format(", {}", to_string(status.phase));
-}
-
-std::string host() {
-  char name[256] = {};
-  gethostname(name, sizeof(name) - 1);
-  return name;
 }
 
 double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
@@ -29,8 +22,8 @@ std::string failure_report(const ReportInput& input) {
     return cause.status.error;
   }
   const int rank = input.first_rank + cause.local_rank;
-  std::string text =
-      fmt::format("rank {} (pid {} on {}) {}\n  where: {}\n", rank, cause.pid, host(), cause.what, where(cause.status));
+  std::string text = fmt::format("rank {} (pid {} on {}) {}\n  where: {}\n", rank, cause.pid, host_name(), cause.what,
+                                 where(cause.status));
   if (cause.status.has_error) text += fmt::format("  its error: {}\n", cause.status.error);
   // When all that failed only waited for someone, that someone is a worker that is alive and silent.
   if (cause.kind == FailureKind::follower) {

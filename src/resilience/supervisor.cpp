@@ -11,11 +11,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <fstream>
 #include <optional>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "resilience/cpu_share.h"
 #include "resilience/failure.h"
@@ -93,15 +93,6 @@ int64_t oom_kills() {
     if (key == "oom_kill") return count;
   }
   return -1;
-}
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
 }
 
 struct Worker {

@@ -128,8 +128,9 @@ void refuse_changed_config(const Session& session, const checkpoint::CheckpointR
 void resume(Session& session, const checkpoint::Entry& entry, const std::function<void(const std::string&)>& say) {
   const auto reader = checkpoint::CheckpointReader::open(entry.folder);
   refuse_changed_config(session, reader, say);
-  read_into(reader, everything_of(session));
-  refuse_not_finite(everything_of(session), reader);
+  const std::vector<Holding> holdings = everything_of(session);
+  read_into(reader, holdings);
+  refuse_not_finite(holdings, reader);
   refresh_values(*session.model);
   session.progress.step = reader.step();
   session.progress.tokens = reader.state().at("tokens").get<int64_t>();
@@ -277,8 +278,9 @@ void resume_or_start(Session& session, const checkpoint::Store& store,
 }
 
 void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader) {
-  read_into(reader, weights_of(model));
-  refuse_not_finite(weights_of(model), reader);
+  const std::vector<Holding> holdings = weights_of(model);
+  read_into(reader, holdings);
+  refuse_not_finite(holdings, reader);
   refresh_values(model);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/host.h"
 #include "describe/model_shape.h"
 #include "memory/process_memory.h"
 #include "observe/machine.h"
@@ -27,9 +28,6 @@ observe::Console make_console(const Session& session, int64_t last_step, int pro
 Reporter::Reporter(const Session& session, int64_t last_step, int progress_fd)
     : session_(session), last_step_(last_step), console_(make_console(session, last_step, progress_fd)) {
   if (session.first_rank()) metrics_ = std::make_unique<observe::MetricsFile>(session.config.run.dir / "metrics.jsonl");
-  observe::ThroughputOptions options;
-  options.total_steps = last_step;
-  meter_ = std::make_unique<observe::ThroughputMeter>(options);
 }
 
 void Reporter::say(const std::string& text) { console_.print(text); }
@@ -46,7 +44,7 @@ void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesys
   observe::StartupReport report;
   report.version = TRIREME_VERSION;
   report.torch = TORCH_VERSION;
-  report.host = observe::host_name();
+  report.host = host_name();
   report.cores = observe::machine_cores();  // a worker is pinned to its share of them
   report.threads = at::get_num_threads();
   report.instruction_set = ops::kernel_level();

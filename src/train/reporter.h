@@ -42,8 +42,8 @@ class Reporter {
   const Session& session_;
   int64_t last_step_;
   observe::Console console_;
-  std::unique_ptr<observe::MetricsFile> metrics_;  ///< null on ranks that do not speak
-  std::unique_ptr<observe::ThroughputMeter> meter_;
+  std::unique_ptr<observe::MetricsFile> metrics_;    ///< null on ranks that do not speak
+  std::unique_ptr<observe::ThroughputMeter> meter_;  ///< from start() on
 };
 
 }  // namespace trireme::train

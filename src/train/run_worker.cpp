@@ -8,11 +8,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "checkpoint/run_lock.h"
 #include "checkpoint/store.h"
 #include "memory/caching_allocator.h"
-#include "observe/machine.h"
 #include "observe/matmul_rate.h"
 #include "train/checkpointing.h"
 #include "train/connect.h"
@@ -197,8 +197,7 @@ class Run {
 
 ExitCode run_worker(config::Config config, WorkerContext& context) {
   const comm::LaunchEnvironment& environment = context.environment;
-  if (environment.world_size > 1)
-    log::set_prefix(fmt::format("[rank {} @ {}] ", environment.rank, observe::host_name()));
+  if (environment.world_size > 1) log::set_prefix(fmt::format("[rank {} @ {}] ", environment.rank, host_name()));
   // A file-size limit (ulimit -f) is then an error of write(2), named like a full disk, in place of a silent death.
   std::signal(SIGXFSZ, SIG_IGN);
   if (!context.thread_note.empty()) log::info("{}", context.thread_note);

@@ -49,7 +49,7 @@ TEST(Load, FillsInWhatFollows) {
 
 TEST(Load, OneLineOfEverySection) {
   const Config config = parse_config(R"(
-run = { dir = "/tmp/x", seed = 7, device = "cuda", time_limit_minutes = 1.5 }
+run = { dir = "/some/where", seed = 7, device = "cuda", time_limit_minutes = 1.5 }
 model = { layers = 2, hidden = 64, heads = 4, kv_heads = 2, ffn = 128, vocab = 300, max_seq_len = 128, tied = true, rope_scaling = { factor = 8 } }
 data = { path = "../a/b", eval_path = "/c", text = "t/*.txt", eval_text = ["u", "/v"] }
 train = { steps = 10, stop_after = 5, seq_len = 128, micro_batch_size = 3, global_batch_size = 12, precision = "fp64", clip_grad_norm = 0, recompute = "full" }

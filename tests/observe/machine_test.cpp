@@ -1,5 +1,6 @@
 // The machine. Catches: a container's limit that is overlooked, the limit of a parent group, "max" read as a number.
 #include "observe/machine.h"
+#include "base/host.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
