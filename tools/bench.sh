@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures this machine and our kernels: the program's own benchmarks (`trireme bench`; that of the loader needs the data of
-# make train), then the micro-benchmarks under bench/.
+# make train), then our loader beside numpy's memmap on the same data.
 # usage: tools/bench.sh
 source "$(dirname "$0")/lib.sh"
 
@@ -9,10 +9,8 @@ tools/venv.sh
 tools/build.sh release trireme
 build/trireme bench matmul
 [ ! -e data/sotu/train/manifest.json ] || build/trireme bench loader data/sotu/train
-if [ -e bench/CMakeLists.txt ]; then
-  tools/setup.sh bench
-  tools/build.sh bench
-  for program in build-bench/bench/*; do
-    [ ! -x "$program" ] || [ -d "$program" ] || "$program"
-  done
+if [ -e data/sotu/train/manifest.json ]; then
+  tools/venv.sh test
+  tools/build.sh bench bench_loader
+  .venv/bin/python bench/loader.py build-bench/bench_loader data/sotu/train
 fi
