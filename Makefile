@@ -22,7 +22,7 @@ soak:  ## the tests with their long sweeps whole
 sanitize:  ## the unit tests under the address, undefined-behaviour and thread sanitizers
 	@tools/sanitize.sh
 
-bench:  ## measure this machine and our kernels
+bench:  ## measure this machine: matrix products, collectives between two workers, the loader
 	@tools/bench.sh
 
 format:  ## format the sources
@@ -31,7 +31,7 @@ format:  ## format the sources
 format-check:  ## fail when a source is not formatted, or a script has a fault that shellcheck sees
 	@tools/format.sh --check
 
-docs:  ## write the generated pages: docs/configuration.md
+docs:  ## write the generated page, docs/configuration.md
 	@tools/docs.sh
 
 venv:  ## make .venv, the private environment with LibTorch

@@ -9,20 +9,22 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 
 # The torch wheel: an explicit TRIREME_PYTHON, or the environment that `make build` creates.
 set(TRIREME_PYTHON "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "Python that has the torch wheel")
-if(NOT TRIREME_TORCH_ROOT)
+# Looked for anew each time, unless it is given: the environment may be made, or made anew, after the first call.
+set(TRIREME_TORCH_ROOT "" CACHE PATH "Folder of the torch package (holds include, lib, share); empty: the one of TRIREME_PYTHON")
+set(torch_root "${TRIREME_TORCH_ROOT}")
+if(NOT torch_root)
   if(EXISTS "${TRIREME_PYTHON}")
     execute_process(
       COMMAND "${TRIREME_PYTHON}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
       OUTPUT_VARIABLE torch_root OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   endif()
-  set(TRIREME_TORCH_ROOT "${torch_root}" CACHE PATH "Folder of the torch package (holds include, lib, share)")
 endif()
 
 # fmt: the wheel ships its headers and they shadow Debian's, so the wheel's copy is the one that everyone uses. Its functions are
 # compiled once, in src/base/fmt.cpp.
-if(EXISTS "${TRIREME_TORCH_ROOT}/include/fmt/core.h")
+if(EXISTS "${torch_root}/include/fmt/core.h")
   file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/include-fmt")
-  file(CREATE_LINK "${TRIREME_TORCH_ROOT}/include/fmt" "${CMAKE_BINARY_DIR}/include-fmt/fmt" SYMBOLIC)
+  file(CREATE_LINK "${torch_root}/include/fmt" "${CMAKE_BINARY_DIR}/include-fmt/fmt" SYMBOLIC)
   add_library(trireme_fmt STATIC "${CMAKE_CURRENT_SOURCE_DIR}/src/base/fmt.cpp")
   target_include_directories(trireme_fmt SYSTEM PUBLIC "${CMAKE_BINARY_DIR}/include-fmt")
 elseif(NOT TRIREME_TORCH)
@@ -32,22 +34,22 @@ elseif(NOT TRIREME_TORCH)
 endif()
 
 if(TRIREME_TORCH)
-  if(NOT EXISTS "${TRIREME_TORCH_ROOT}/share/cmake/Torch/TorchConfig.cmake")
+  if(NOT EXISTS "${torch_root}/share/cmake/Torch/TorchConfig.cmake")
     message(FATAL_ERROR
       "LibTorch was not found. Run `make venv`, which puts the torch wheel into .venv, or pass "
       "-DTRIREME_PYTHON=/path/to/python of an environment that has torch, or -DTRIREME_TORCH_ROOT=/path/to/torch.")
   endif()
   # A CUDA build of the wheel makes find_package(Torch) look for the CUDA toolkit, and stop with a message that does not help.
-  if(EXISTS "${TRIREME_TORCH_ROOT}/lib/libtorch_cuda.so")
+  if(EXISTS "${torch_root}/lib/libtorch_cuda.so")
     find_program(TRIREME_NVCC nvcc HINTS ENV CUDA_HOME PATH_SUFFIXES bin)
     if(NOT TRIREME_NVCC)
       message(FATAL_ERROR
-        "The torch in ${TRIREME_TORCH_ROOT} is a CUDA build, and there is no CUDA toolkit (nvcc) on this machine. Either\n"
+        "The torch in ${torch_root} is a CUDA build, and there is no CUDA toolkit (nvcc) on this machine. Either\n"
         "  use the CPU build:   rm -rf .venv && TORCH_INDEX=https://download.pytorch.org/whl/cpu make venv\n"
         "  or give the toolkit: CUDA_HOME=/path/to/cuda cmake --preset cuda")
     endif()
   endif()
-  list(PREPEND CMAKE_PREFIX_PATH "${TRIREME_TORCH_ROOT}")
+  list(PREPEND CMAKE_PREFIX_PATH "${torch_root}")
   find_package(Torch REQUIRED)
   find_package(OpenMP REQUIRED)
   # at::parallel_for is a header: in code compiled without OpenMP it silently runs on one thread.
@@ -57,7 +59,7 @@ if(TRIREME_TORCH)
   target_link_libraries(trireme_torch INTERFACE ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX trireme_fmt)
   separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
   target_compile_options(trireme_torch INTERFACE ${torch_flags})
-  list(APPEND CMAKE_BUILD_RPATH "${TRIREME_TORCH_ROOT}/lib")
+  list(APPEND CMAKE_BUILD_RPATH "${torch_root}/lib")
 endif()
 
 if(TRIREME_TESTS)

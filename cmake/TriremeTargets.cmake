@@ -31,7 +31,7 @@ function(trireme_precompile target)
   endif()
 endfunction()
 
-# trireme_test(name [TORCH] [SOAK] SOURCES ... DEPENDS ... [TIMEOUT s] [LABELS ...]): a GoogleTest binary run by ctest.
+# trireme_test(name [TORCH] SOURCES ... DEPENDS ... [TIMEOUT s] [LABELS ...]): a GoogleTest binary run by ctest.
 # Give LABELS unit to what the sanitizer builds run too: trireme_unit_tests builds these. TRIREME_TEST_TIME_SCALE multiplies the
 # time-outs, for builds in which everything takes longer.
 set(TRIREME_TEST_TIME_SCALE 1 CACHE STRING "Factor on the time-outs of the tests")
@@ -60,4 +60,19 @@ function(trireme_test name)
   if("unit" IN_LIST arg_LABELS)
     add_dependencies(trireme_unit_tests ${name})
   endif()
+endfunction()
+
+# trireme_test_levels(name): runs a test once more for each lower level of instructions (src/base/cpu_level.h); a CPU that lacks
+# one skips it.
+function(trireme_test_levels name)
+  if(NOT TARGET ${name})
+    return()
+  endif()
+  get_test_property(${name} TIMEOUT timeout_s)
+  get_test_property(${name} LABELS labels)
+  foreach(level portable avx2)
+    add_test(NAME ${name}_${level} COMMAND ${name})
+    set_tests_properties(${name}_${level} PROPERTIES TIMEOUT ${timeout_s} LABELS "${labels}" ENVIRONMENT TRIREME_KERNELS=${level}
+      SKIP_REGULAR_EXPRESSION "asks for instructions that this CPU does not have")
+  endforeach()
 endfunction()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures this machine and our kernels: the program's own benchmarks (`trireme bench`; that of the loader needs the data of
-# make train), then our loader beside numpy's memmap on the same data.
+# Measures this machine: the program's own benchmarks (`trireme bench`) of matrix products and of collectives between two workers,
+# and, once make train has prepared its data, the loader, alone and beside numpy's memmap.
 # usage: tools/bench.sh
 source "$(dirname "$0")/lib.sh"
 
@@ -8,8 +8,9 @@ tools/setup.sh build
 tools/venv.sh
 tools/build.sh release trireme
 build/trireme bench matmul
-[ ! -e data/sotu/train/manifest.json ] || build/trireme bench loader data/sotu/train
+build/trireme bench collectives --workers 2
 if [ -e data/sotu/train/manifest.json ]; then
+  build/trireme bench loader data/sotu/train
   tools/venv.sh test
   tools/build.sh bench bench_loader
   .venv/bin/python bench/loader.py build-bench/bench_loader data/sotu/train

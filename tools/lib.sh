@@ -38,13 +38,30 @@ find_python() {
   return 1
 }
 
-# How many compilers at once: one for each processor, and 2 GiB for each, which is what a file that includes torch takes.
+# control_group FILE: the contents of FILE in every control group (version 2) that this process is in, a line each.
+control_group() {
+  local group
+  group=$(sed -n 's/^0:://p' /proc/self/cgroup 2>/dev/null)
+  while true; do
+    cat "/sys/fs/cgroup$group/$1" 2>/dev/null || true
+    [ -n "${group%/}" ] || return 0
+    group=${group%/*}
+  done
+}
+
+# How many compilers at once: one for each processor, and 2 GiB for each, which is what a file that includes torch takes. A
+# container may grant less than the machine has.
 build_jobs() {
-  local by_processor by_memory
-  by_processor=$(nproc)
-  by_memory=$(awk '/^MemAvailable:/ { print int($2 / 2097152) }' /proc/meminfo)
-  ((by_memory >= 1)) || by_memory=1
-  say "${JOBS:-$((by_processor < by_memory ? by_processor : by_memory))}"
+  local jobs limit
+  jobs=$(OMP_NUM_THREADS='' nproc)
+  for limit in \
+    "$(awk '/^MemAvailable:/ { print int($2 / 2097152) }' /proc/meminfo)" \
+    "$(control_group memory.max | awk '$1 != "max" && (!n || $1 < n) { n = $1 } END { print n ? int(n / 2147483648) : 99999 }')" \
+    "$(control_group cpu.max | awk '$1 != "max" && (!n || $1 / $2 < n) { n = $1 / $2 } END { print n ? int(n + 0.5) : 99999 }')"; do
+    ((limit >= jobs)) || jobs=$limit
+  done
+  ((jobs >= 1)) || jobs=1
+  say "${JOBS:-$jobs}"
 }
 
 # next_free_folder runs/sotu: runs/sotu, or else runs/sotu-2, runs/sotu-3, ... An empty folder counts as free.

@@ -2,7 +2,7 @@
 # Installs the Debian packages that are missing for a purpose. It looks for commands and headers, not for packages: what a machine
 # has from elsewhere (Node.js, CMake, a Python) is used as it is, and a package that would conflict with it is not asked for.
 #
-# usage: tools/setup.sh [--list] PURPOSE...      PURPOSE: build train test format docs
+# usage: tools/setup.sh [--list] PURPOSE...      PURPOSE: build train test format
 #   --list   print the packages that are missing, one a line, and change nothing
 # It prints what it will install and asks first, on a terminal, when sudo is needed. Root, CI, YES=1 and a script are not asked.
 # exit: 0 all is there; 2 something is missing that it cannot install (the message says what to do)
@@ -22,7 +22,6 @@ build   nlohmann-json3-dev      header    nlohmann/json.hpp
 build   libtomlplusplus-dev     header    toml++/toml.h
 build   libpcre2-dev            header    pcre2.h
 build   libxxhash-dev           header    xxhash.h
-build   libzstd-dev             header    zstd.h
 build   libgtest-dev            header    gtest/gtest.h
 build   libgmock-dev            header    gmock/gmock.h
 train   npm                     command   npm
@@ -32,7 +31,6 @@ test    git                     command   git
 format  clang-format            command   clang-format
 format  shellcheck              command   shellcheck
 format  git                     command   git
-docs    doxygen                 command   doxygen
 '
 
 has_header() {
@@ -108,7 +106,7 @@ if [ "${1:-}" = --list ]; then
   list=1
   shift
 fi
-known=' build train test format docs '
+known=' build train test format '
 [ $# -gt 0 ] || set -- build
 for purpose in "$@"; do
   [[ $known == *" $purpose "* ]] || die 2 "there is no purpose \`$purpose\`; there are:$known"

@@ -64,7 +64,12 @@ command=(build/trireme train "$config" --workers "$workers" --set "run.dir=$run"
 part "Training"
 say "Running: ${command[*]}"
 say "$(sed -nE '/^\[train\]/,/^\[/ s/^steps *= *([0-9]+).*/\1/p' "$config") steps, 6 to 7 minutes on two processors. Ctrl-C saves and stops."
-"${command[@]}"
+status=0
+"${command[@]}" || status=$?
+if ((status == 5)); then say "
+Stopped and saved. It goes on with
+  ${command[*]}"; fi
+((status == 0)) || exit "$status"
 
 part "Evaluation on held-out text"
 evaluate

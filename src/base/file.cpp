@@ -61,7 +61,9 @@ std::string read_file(const std::filesystem::path& path) {
 
 void sync_directory(const std::filesystem::path& folder) {
   const FileDescriptor file = open_file(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY, "open folder");
-  if (::fsync(file.get()) != 0) throw_errno("sync folder", folder.string(), errno);
+  // Some file systems (shared folders of virtual machines) know no such call: what they promise is then all there is.
+  if (::fsync(file.get()) != 0 && errno != EINVAL && errno != EOPNOTSUPP)
+    throw_errno("sync folder", folder.string(), errno);
 }
 
 void make_directories(const std::filesystem::path& folder) {
@@ -71,14 +73,22 @@ void make_directories(const std::filesystem::path& folder) {
 }
 
 void write_file_durably(const std::filesystem::path& path, std::string_view content) {
+  write_file_durably(path, [&](int fd, const std::filesystem::path& temporary) { write_all(fd, content, temporary); });
+}
+
+void write_file_durably(const std::filesystem::path& path,
+                        const std::function<void(int, const std::filesystem::path&)>& write) {
   std::filesystem::path temporary = path;
   temporary += ".tmp";
-  {
+  try {
     const FileDescriptor file = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC, "write");
-    write_all(file.get(), content, temporary);
+    write(file.get(), temporary);
     if (::fsync(file.get()) != 0) throw_errno("sync", temporary.string(), errno);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) throw_errno("rename to", path.string(), errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());  // on a full disk, its part would keep it full
+    throw;
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) throw_errno("rename to", path.string(), errno);
   sync_directory(path.parent_path());
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,10 @@ std::string read_file(const std::filesystem::path& path);
 /// Writes a file so that after a crash there is either the old content or the new: a temporary beside it, fsync,
 /// rename, fsync of the folder.
 void write_file_durably(const std::filesystem::path& path, std::string_view content);
+/// The same for content that comes in parts: `write(descriptor, path of the temporary)` writes all of it. Whatever
+/// fails, the temporary goes.
+void write_file_durably(const std::filesystem::path& path,
+                        const std::function<void(int, const std::filesystem::path&)>& write);
 
 /// fsync of a folder, which makes renames and new names in it durable.
 void sync_directory(const std::filesystem::path& folder);

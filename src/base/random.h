@@ -25,7 +25,7 @@ std::array<uint32_t, 4> philox(Key key, uint64_t counter_low, uint64_t counter_h
 
 /// 64 random bits of element `index`.
 uint64_t bits64(Key key, uint64_t index);
-/// Uniform in the open interval (0, 1), 53 bits: never 0 or 1.
+/// Uniform in the open interval (0, 1), 52 bits: never 0 or 1.
 double uniform(Key key, uint64_t index);
 /// Uniform integer in [0, bound), bound > 0; without bias (multiply-shift with rejection).
 uint64_t below(Key key, uint64_t index, uint64_t bound);

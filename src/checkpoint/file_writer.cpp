@@ -18,12 +18,24 @@ namespace {
 
 constexpr int64_t kChunkBytes = int64_t{8} << 20;
 
+/// A second request to stop may come during the save that the first one asked for, and interrupts even where handlers
+/// restart calls (fallocate on tmpfs).
+template <typename Call>
+int uninterrupted(Call call) {
+  int result;
+  do {
+    result = call();
+  } while (result != 0 && errno == EINTR);
+  return result;
+}
+
 class Writer {
  public:
   Writer(const std::filesystem::path& path, int64_t file_bytes)
       : path_(path), file_bytes_(file_bytes), file_(open_file(path, O_WRONLY | O_CREAT | O_EXCL, "make")) {
     // Reserving the blocks tells a full disk before minutes of writing. Not every file system can.
-    if (file_bytes > 0 && ::fallocate(file_.get(), 0, 0, file_bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
+    if (file_bytes > 0 && uninterrupted([&] { return ::fallocate(file_.get(), 0, 0, file_bytes); }) != 0 &&
+        errno != EOPNOTSUPP && errno != ENOSYS) {
       fail("write", errno);
     }
     buffer_.reserve(kChunkBytes);
@@ -49,12 +61,13 @@ class Writer {
   void rewrite_start(std::string_view bytes) { write_at(bytes, 0); }
 
   void sync() {
-    if (::fsync(file_.get()) != 0) fail("sync", errno);
+    if (uninterrupted([&] { return ::fsync(file_.get()); }) != 0) fail("sync", errno);
   }
 
   void close() {
     // Network file systems report a full disk as late as here.
-    if (::close(file_.release()) != 0) fail("close", errno);
+    // Interrupted, the descriptor is closed all the same.
+    if (::close(file_.release()) != 0 && errno != EINTR) fail("close", errno);
   }
 
  private:

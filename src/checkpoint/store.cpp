@@ -68,14 +68,20 @@ Store::Store(fs::path run_folder) : run_folder_(std::move(run_folder)), folder_(
 
 fs::path Store::step_folder(int64_t step) const { return folder_ / fmt::format("{}{:08d}", kStepPrefix, step); }
 
-std::vector<Entry> Store::list() const {
+std::vector<Entry> Store::step_folders() const {
   std::vector<Entry> entries;
-  for (const std::string& name : names_in(folder_)) {
-    const std::optional<int64_t> step = step_of(name);
-    std::error_code ignored;
-    if (step && fs::exists(folder_ / name / kIndexName, ignored)) entries.push_back({*step, folder_ / name});
-  }
+  for (const std::string& name : names_in(folder_))
+    if (const std::optional<int64_t> step = step_of(name)) entries.push_back({*step, folder_ / name});
   std::ranges::sort(entries, {}, &Entry::step);
+  return entries;
+}
+
+std::vector<Entry> Store::list() const {
+  std::vector<Entry> entries = step_folders();
+  std::erase_if(entries, [](const Entry& entry) {
+    std::error_code ignored;
+    return !fs::exists(entry.folder / kIndexName, ignored);
+  });
   return entries;
 }
 
@@ -91,7 +97,8 @@ std::optional<Entry> Store::find_newest_loadable(Coordination& coordination,
   nlohmann::json mine = {{"steps", nlohmann::json::array()}};
   if (coordination.rank() == 0) {
     try {
-      for (const Entry& entry : list()) mine["steps"].push_back(entry.step);
+      // Those without an index too: no crash leaves such a folder, so somebody took files away, and is told.
+      for (const Entry& entry : step_folders()) mine["steps"].push_back(entry.step);
     } catch (const Error& error) {
       mine["error"] = error.what();
     }

@@ -53,6 +53,9 @@ class Store {
   void remove_leftovers() const;
 
  private:
+  /// Every folder with a checkpoint's name, by ascending step.
+  std::vector<Entry> step_folders() const;
+
   std::filesystem::path run_folder_;
   std::filesystem::path folder_;
 };

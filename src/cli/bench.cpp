@@ -11,12 +11,12 @@
 
 #include "base/error.h"
 #include "base/host.h"
+#include "base/machine.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "observe/format.h"
-#include "observe/machine.h"
 #include "observe/matmul_rate.h"
 
 namespace trireme::cli {
@@ -41,7 +41,7 @@ at::ScalarType dtype_of(const std::string& name) {
 void run_matmul(const Matmul& options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
   fmt::print("{}, {} usable cores; C = A B, n x n, {} threads; the best stretch of {} s each\n\n", host_name(),
-             observe::usable_cores(), at::get_num_threads(), options.seconds);
+             usable_cores(), at::get_num_threads(), options.seconds);
   fmt::print("{:<8}{:>8}{:>12}{:>14}\n", "dtype", "n", "products", "FLOP/s");
   std::string summary;
   for (const std::string& dtype : options.dtypes) {

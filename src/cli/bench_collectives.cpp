@@ -11,9 +11,11 @@
 
 #include "base/error.h"
 #include "cli/bench.h"
+#include "cli/launch_options.h"
+#include "cli/worker.h"
+#include "comm/arena.h"
 #include "comm/launch_environment.h"
 #include "resilience/supervisor.h"
-#include "resilience/worker_context.h"
 #include "train/connect.h"
 
 namespace trireme::cli {
@@ -39,28 +41,31 @@ std::vector<std::string> worker_arguments(const Options& options) {
 }
 
 ExitCode launch(const Options& options) {
+  comm::check_bench(options.bench);
   const std::filesystem::path logs =
       std::filesystem::temp_directory_path() / fmt::format("trireme-bench-{}", ::getpid());
   resilience::SupervisorOptions supervisor;
   supervisor.arguments = worker_arguments(options);
   supervisor.run_dir = logs;
+  supervisor.has_checkpoints = false;
   supervisor.local_workers = options.workers;
   supervisor.world_size = options.workers;
   const resilience::SupervisorResult result = resilience::supervise(supervisor);
+  if (!result.message.empty()) throw Error(result.code, result.message);  // which names the logs: they stay
   std::filesystem::remove_all(logs);
-  if (!result.message.empty()) throw Error(result.code, result.message);
   return result.code;
 }
 
-void work(const Options& options, comm::LaunchEnvironment environment) {
-  resilience::WorkerContext context = resilience::make_worker_context(std::move(environment));
-  at::set_num_threads(context.threads);
-  const auto world = train::connect_world(context, "auto", std::chrono::seconds(60));
-  comm::BenchOptions bench = options.bench;
-  bench.in_arena = !options.staged;
-  const std::vector<comm::BenchResult> results = comm::bench_collectives(*world, bench);
-  if (world->rank() == 0) fmt::print("{}", comm::format_bench(results, *world, bench));
-  if (context.status) context.status->set_phase(resilience::Phase::done);
+ExitCode work(const Options& options, const comm::LaunchEnvironment& environment) {
+  return be_worker(environment, [&](resilience::WorkerContext& context) {
+    at::set_num_threads(context.threads);
+    const auto world = train::connect_world(context, "auto", std::chrono::seconds(60));
+    comm::BenchOptions bench = options.bench;
+    bench.in_arena = !options.staged;
+    const std::vector<comm::BenchResult> results = comm::bench_collectives(*world, bench);
+    if (world->rank() == 0) fmt::print("{}", comm::format_bench(results, *world, bench));
+    return ExitCode::done;
+  });
 }
 
 }  // namespace
@@ -69,9 +74,9 @@ void add_bench_collectives(CLI::App& bench) {
   const auto options = std::make_shared<Options>();
   CLI::App* command =
       bench.add_subcommand("collectives", "Bandwidth of the collectives between workers of this machine");
-  command->add_option("--workers", options->workers, "Worker processes")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
+  CLI::Option* workers = command->add_option("--workers", options->workers, "Worker processes")
+                             ->check(CLI::Range(1, int{comm::max_arena_ranks}))
+                             ->capture_default_str();
   command->add_option("--collectives", options->bench.collectives, "Which ones, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
@@ -88,10 +93,11 @@ void add_bench_collectives(CLI::App& bench) {
   command->footer(
       "Bandwidths are those of nccl-tests: algbw = bytes / time, busbw = algbw x what each rank must move at least.\n"
       "Example:\n  trireme bench collectives --workers 2 --collectives all_reduce --max-bytes 67108864");
-  command->callback([options] {
-    const comm::LaunchEnvironment environment = comm::detect_environment();
-    if (environment.launcher != "none") return work(*options, environment);
-    const ExitCode code = launch(*options);
+  command->callback([options, workers] {
+    const auto getenv = [](const char* name) -> const char* { return std::getenv(name); };
+    const comm::LaunchEnvironment environment = comm::detect_environment(getenv);
+    const bool worker = is_worker(environment, workers->count() > 0 ? options->workers : 0, getenv);
+    const ExitCode code = worker ? work(*options, environment) : launch(*options);
     if (code != ExitCode::done) throw CLI::RuntimeError(static_cast<int>(code));
   });
 }

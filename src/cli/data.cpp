@@ -47,7 +47,8 @@ void add_prepare(CLI::App& group) {
   command->add_option("--threads", prepare.threads, "Threads (default: all of the machine's)");
   command->add_option("--shard-tokens", prepare.shard_tokens, "Tokens at which a shard is closed")
       ->capture_default_str();
-  command->add_flag("--force", prepare.force, "Replace finished output whose inputs or settings differ");
+  command->add_flag("--force", prepare.force,
+                    "Replace finished output that is damaged, or whose inputs or settings differ");
   command->footer(
       "Example:\n"
       "  trireme data prepare --tokenizer tokenizer --out data/books --eval-glob 'z*.txt' texts/\n"
@@ -77,7 +78,9 @@ void add_inspect_data(CLI::App& group) {
   CLI::Option* document = command->add_option("--document", options->document, "Show the text of document N");
   CLI::Option* sample = command->add_option("--sample", options->sample, "Show the text of training sample K");
   command->add_option("--seq-len", options->seq_len, "Tokens of a sample")->capture_default_str();
-  command->add_option("--rows", options->rows, "Documents to list")->capture_default_str();
+  command->add_option("--rows", options->rows, "Documents to list")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->callback([options, document, sample] {
     const auto dataset = data::Dataset::open(options->folder);
     if (document->count() > 0) fmt::print("{}", data::describe_document(*dataset, options->document));

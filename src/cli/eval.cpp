@@ -40,8 +40,11 @@ void run(const Options& options) {
     throw_input("--seq-len {} is longer than the model's longest sequence, {}", seq_len,
                 loaded.model->shape().max_seq_len);
   const auto alone = comm::Communicator::solo("data");
-  const train::Evaluation result =
-      train::evaluate(*loaded.model, dataset, *alone, seq_len, loaded.micro_batch_size, options.tokens);
+  const train::Evaluation result = *train::evaluate(*loaded.model, dataset, *alone,
+                                                    {.seq_len = seq_len,
+                                                     .micro_batch_size = loaded.micro_batch_size,
+                                                     .max_tokens = options.tokens,
+                                                     .wants_to_stop = {}});
   if (options.json) {
     const nlohmann::ordered_json line = {{"checkpoint", loaded.checkpoint.string()},
                                          {"step", loaded.step},
@@ -67,8 +70,12 @@ void add_eval(CLI::App& app) {
   command->add_option("CHECKPOINT", options->checkpoint, "A checkpoint, or a run folder (its newest checkpoint)")
       ->required();
   command->add_option("--data", options->data, "A prepared data set; without it, the run's data.eval_path");
-  command->add_option("--tokens", options->tokens, "At most so many tokens; 0: all")->capture_default_str();
-  command->add_option("--seq-len", options->seq_len, "Tokens a window; 0: as in training")->capture_default_str();
+  command->add_option("--tokens", options->tokens, "At most so many tokens; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--seq-len", options->seq_len, "Tokens a window; 0: as in training")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_flag("--json", options->json, "One JSON object in place of text");
   command->footer(
       "Windows do not overlap and every byte of text counts once, so bits per byte compare across tokenizers.\n"

@@ -28,18 +28,6 @@ struct Options {
   bool verify = false;
 };
 
-std::string bytes_text(int64_t bytes) {
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  const char* unit = "B";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (value < 1024) break;
-    value /= 1024;
-    unit = next;
-  }
-  return fmt::format("{:.1f} {}", value, unit);
-}
-
 /// One entry of the state on one line. `config` is long and has a file of its own in the run folder.
 std::string one_line(const json& value) {
   if (value.is_string()) return value.get<std::string>();
@@ -73,7 +61,7 @@ void print_summary(const CheckpointReader& reader) {
   fmt::print("saved by    {} {}\n", reader.world_size(), reader.world_size() == 1 ? "worker" : "workers");
   if (!reader.layout().empty()) fmt::print("layout      {}\n", one_line(reader.layout()));
   fmt::print("holds       {} tensors, {} elements, {} in {} {}\n", reader.tensors().size(),
-             facts.at("elements").get<int64_t>(), bytes_text(reader.bytes()), reader.files(),
+             facts.at("elements").get<int64_t>(), observe::short_bytes(reader.bytes()), reader.files(),
              reader.files() == 1 ? "file" : "files");
   for (const auto& [key, value] : reader.state().items()) {
     if (key != "config") fmt::print("{:<11} {}\n", key, one_line(value));

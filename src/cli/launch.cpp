@@ -4,12 +4,13 @@
 #include <memory>
 
 #include "base/log.h"
+#include "base/machine.h"
 #include "checkpoint/run_lock.h"
 #include "cli/commands.h"
 #include "cli/launch_options.h"
 #include "config/config.h"
-#include "resilience/cpu_share.h"
 #include "resilience/supervisor.h"
+#include "resilience/worker_context.h"
 #include "train/first_use.h"
 
 namespace trireme::cli {
@@ -27,11 +28,12 @@ ExitCode launch_workers(const LaunchOptions& options) {
   if (options.node_rank == 0) {
     const checkpoint::RunLock lock = checkpoint::RunLock::acquire(config.run.dir);
     if (!lock.notice().empty()) log::warning("{}", lock.notice());
+    resilience::remove_stop_file(config.run.dir);  // of before; one that comes from now on is obeyed
     // Here rather than in the first worker, whose peers would wait for it with the deadline of a collective.
     train::prepare_on_first_use(config, [](const std::string& text) { log::info("{}", text); });
   }
 
-  const auto cpus = static_cast<int64_t>(resilience::allowed_cpus().size());
+  const auto cpus = static_cast<int64_t>(allowed_cpus().size());
   if (options.workers > cpus) {
     log::warning("{} workers share {} CPUs: expect less speed than with {} workers", options.workers, cpus, cpus);
   }

@@ -3,11 +3,13 @@
 #include <charconv>
 #include <cstring>
 
+#include "comm/arena.h"
+
 namespace trireme::cli {
 namespace {
 
-// A process each: beyond this it is a typing error, not a plan.
-constexpr int64_t kMostWorkers = 1024;
+// What one shared arena serves.
+constexpr int64_t kMostWorkers = comm::max_arena_ranks;
 constexpr int64_t kMostNodes = 100'000;
 
 Meeting parse_meeting(const std::string& text, std::vector<std::string>& faults) {

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -109,6 +110,8 @@ int main(int argc, char** argv) {
       if (error.get_exit_code() == 0) return app.exit(error);
       return fail_to_parse(app, error, argc, argv);
     }
+    // A full disk or a closed pipe must not look like success.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) trireme::throw_errno("write", "standard output", errno);
     return static_cast<int>(ExitCode::done);
   } catch (const trireme::Error& error) {
     return fail(error.code(), error.what());

@@ -1,5 +1,8 @@
 // `trireme data tokenizer`: trains a tokenizer on text files.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -7,6 +10,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "data/input_files.h"
 #include "data/tokenizer_training.h"
 
 namespace trireme::cli {
@@ -19,32 +24,51 @@ struct Options {
   data::TokenizerTraining training;
 };
 
-/// Data that was prepared with the old tokenizer would no longer fit, so another one is not overwritten unasked.
-void check_overwrite(const std::string& out, const data::Tokenizer& fresh) {
-  if (!std::filesystem::exists(std::filesystem::path(out) / "manifest.json")) return;
-  std::string old;
+/// Before the training, which may take hours: whether its result could be kept. Data that was prepared with a tokenizer
+/// would not fit another one, so only one that may turn out equal is written over unasked.
+void check_out(const Options& options) {
+  const std::filesystem::path out(options.out);
+  make_directories(out);
+  if (::access(out.c_str(), W_OK) != 0) throw_errno("write to", options.out, errno);
+  if (options.force || !std::filesystem::exists(out / "manifest.json")) return;
   try {
-    old = data::Tokenizer::load(out).hash();
-  } catch (const InputError&) {
-    throw_input(
-        "{} already holds a manifest.json that is not a whole tokenizer's; choose another --out, or give --force", out);
+    const data::Tokenizer old = data::Tokenizer::load(out);
+    if (old.vocab_size() == options.training.vocab) return;
+    throw_input("{} already holds another tokenizer, of {} tokens", options.out, old.vocab_size());
+  } catch (const InputError& error) {
+    throw_input("{}; choose another --out, or give --force", error.what());
   }
-  if (old == fresh.hash()) return;
-  throw_input("{} already holds another tokenizer (hash {}, the new one has {}); choose another --out, or give --force",
-              out, old, fresh.hash());
+}
+
+/// Saves, beside another tokenizer rather than over it.
+std::string save(const Options& options, const data::Tokenizer& fresh) {
+  const std::filesystem::path out(options.out);
+  if (!options.force && std::filesystem::exists(out / "manifest.json")) {
+    const std::string old = data::Tokenizer::load(out).hash();
+    if (old != fresh.hash()) {
+      const std::string beside = (out.has_filename() ? out : out.parent_path()).string() + ".new";
+      fresh.save(beside);
+      throw_input(
+          "{} holds another tokenizer (hash {}, the new one has {}); the new one was written to {}. Take that, or give "
+          "--force",
+          options.out, old, fresh.hash(), beside);
+    }
+  }
+  fresh.save(out);
+  return options.out;
 }
 
 void run(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   const auto files = data::list_text_files(options.inputs);
+  check_out(options);
   const auto trained = data::train_tokenizer(files, options.training);
-  if (!options.force) check_overwrite(options.out, trained.tokenizer);
-  trained.tokenizer.save(options.out);
+  const std::string out = save(options, trained.tokenizer);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   fmt::print("tokenizer  {} tokens from {} files, {} pieces, {} distinct ({:.1f} s)\n", trained.tokenizer.vocab_size(),
              trained.files, trained.pieces, trained.distinct_pieces, seconds.count());
   fmt::print("hash       {}\n", trained.tokenizer.hash());
-  fmt::print("written to {}\n", options.out);
+  fmt::print("written to {}\n", out);
 }
 
 }  // namespace

@@ -8,40 +8,21 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <memory>
-#include <new>
 
 #include "cli/commands.h"
 #include "cli/launch_options.h"
+#include "cli/worker.h"
 #include "config/config.h"
-#include "resilience/worker_context.h"
 
 namespace trireme::cli {
 namespace {
 
 const char* get_environment(const char* name) { return std::getenv(name); }
 
-/// Our launcher shows the error of the worker that failed first, and writes it into the worker's log: the worker itself
-/// only leaves it on the status page. Under another launcher main() prints it.
-[[noreturn]] void fail(resilience::WorkerContext& context, ExitCode code, const std::string& message) {
-  if (!context.status) throw Error(code, message);
-  context.status->report_error(code, message);
-  throw CLI::RuntimeError(static_cast<int>(code));
-}
-
-ExitCode work(const LaunchOptions& options, comm::LaunchEnvironment environment) {
-  resilience::WorkerContext context = resilience::make_worker_context(std::move(environment));
-  try {
-    const ExitCode code = train::run_worker(config::load_config(options.config, options.overrides), context);
-    // Tells an end from a library's call of exit(0).
-    if (context.status) context.status->set_phase(resilience::Phase::done);
-    return code;
-  } catch (const Error& error) {
-    fail(context, error.code(), error.what());
-  } catch (const std::bad_alloc&) {
-    fail(context, ExitCode::internal, "out of memory");
-  } catch (const std::exception& error) {
-    fail(context, ExitCode::internal, error.what());
-  }
+ExitCode work(const LaunchOptions& options, const comm::LaunchEnvironment& environment) {
+  return be_worker(environment, [&](resilience::WorkerContext& context) {
+    return train::run_worker(config::load_config(options.config, options.overrides), context);
+  });
 }
 
 }  // namespace

@@ -212,6 +212,9 @@ void Arena::hand_out(const FileDescriptor& door, Clock::time_point deadline) {
                                     host_name(), std::chrono::duration<double>(Clock::now() - start).count(), missing));
     }
     FileDescriptor peer(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    // A peer that gave up leaves the door quiet again; without descriptors it would stay ready for ever.
+    if (!peer && errno != EINTR && errno != EAGAIN && errno != ECONNABORTED)
+      throw_errno("accept workers at", "the arena's socket", errno);
     if (!peer || !same_user(peer.get())) continue;
     Hello hello{0, -1};
     // A stranger that connects and says nothing may not hold up the others for long.

@@ -30,11 +30,12 @@ class BackendWork : public c10d::Work {
   bool isSuccess() const override { return settled_ && failure_ == nullptr; }
   std::exception_ptr exception() const override { return failure_; }
   void synchronize() override { wait(kNoTimeout); }
-  bool wait(std::chrono::milliseconds /*timeout*/) override {
+  // c10d's kNoTimeout (0) and kUnsetTimeout (-1 ms) mean that none was given: then the group's deadline holds.
+  bool wait(std::chrono::milliseconds timeout) override {
     if (failure_ != nullptr) std::rethrow_exception(failure_);
     if (!settled_) {
       try {
-        work_.wait();
+        timeout.count() <= 0 ? work_.wait() : work_.wait(timeout);
         settle();
       } catch (...) {
         failure_ = std::current_exception();

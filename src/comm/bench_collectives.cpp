@@ -27,16 +27,23 @@ double bus_factor(const std::string& name, double n) {
 
 }  // namespace
 
-std::vector<BenchResult> bench_collectives(Communicator& communicator, const BenchOptions& options) {
+void check_bench(const BenchOptions& options) {
   const std::vector<std::string> known = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"};
+  std::vector<std::string> faults;
   for (const std::string& name : options.collectives) {
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    throw_input("no collective {} to measure; there are {}", name, fmt::join(known, ", "));
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      faults.push_back(fmt::format("no collective {} to measure; there are {}", name, fmt::join(known, ", ")));
   }
   if (options.min_bytes < 1 || options.max_bytes < options.min_bytes || options.factor < 2) {
-    throw_input("sizes from {} to {} bytes, times {}: expected 1 <= from <= to, and a factor of at least 2",
-                options.min_bytes, options.max_bytes, options.factor);
+    faults.push_back(
+        fmt::format("sizes from {} to {} bytes, times {}: expected 1 <= from <= to, and a factor of at least 2",
+                    options.min_bytes, options.max_bytes, options.factor));
   }
+  if (!faults.empty()) throw InputError(std::move(faults));
+}
+
+std::vector<BenchResult> bench_collectives(Communicator& communicator, const BenchOptions& options) {
+  check_bench(options);
   const int64_t n = communicator.size();
   const auto element = static_cast<int64_t>(c10::elementSize(options.dtype));
   const int64_t largest = (options.max_bytes / element / n + 1) * n;

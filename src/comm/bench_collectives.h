@@ -32,8 +32,10 @@ struct BenchResult {
   double bus_gb_per_second = 0;
 };
 
-/// Collective: all ranks call it with the same options; all get the same results. Throws InputError for a name that is
-/// not known.
+/// Throws one InputError: names that are not known, sizes that make no sense.
+void check_bench(const BenchOptions& options);
+
+/// Collective: all ranks call it with the same options; all get the same results. Checks them first.
 std::vector<BenchResult> bench_collectives(Communicator& communicator, const BenchOptions& options);
 
 /// The results as a table, a line each, with a head.

@@ -28,9 +28,14 @@ std::string_view name_of(Kind kind) {
   return "?";
 }
 
+bool in_place(const Call& call) {
+  return call.kind == Kind::all_reduce && (call.input == nullptr || call.input == call.output);
+}
+
 uint64_t pack(const Call& call) {
   return static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.op) << 8 |
-         static_cast<uint64_t>(call.dtype) << 16 | static_cast<uint64_t>(call.root) << 32;
+         static_cast<uint64_t>(call.dtype) << 16 | static_cast<uint64_t>(in_place(call)) << 24 |
+         static_cast<uint64_t>(call.root) << 32;
 }
 
 std::string describe(uint64_t packed, int64_t count) {
@@ -44,6 +49,7 @@ std::string describe(uint64_t packed, int64_t count) {
     case Kind::barrier:
       return std::string(name_of(kind));
     case Kind::all_reduce:
+      return fmt::format("all_reduce({}, {}{})", name_of(op), shape, (packed >> 24 & 1) != 0 ? "" : ", out of place");
     case Kind::reduce_scatter:
       return fmt::format("{}({}, {})", name_of(kind), name_of(op), shape);
     case Kind::broadcast:

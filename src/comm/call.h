@@ -34,7 +34,9 @@ struct Call {
   std::shared_ptr<void> keep_alive;  ///< held until the call is complete
 };
 
-/// What must be equal on all ranks, packed: kind, operator, dtype, root.
+/// An all_reduce whose result replaces its input: ranks then write into each other's buffers.
+bool in_place(const Call& call);
+/// What must be equal on all ranks, packed: kind, operator, dtype, root, and whether an all_reduce is in place.
 uint64_t pack(const Call& call);
 /// `all_reduce(sum, F32 x 1024)`, from what pack() gave.
 std::string describe(uint64_t packed, int64_t count);

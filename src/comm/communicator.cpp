@@ -116,8 +116,12 @@ Work::Work(std::shared_ptr<Group> group, std::shared_ptr<Operation> operation)
     : group_(std::move(group)), operation_(std::move(operation)) {}
 
 void Work::wait() {
+  if (operation_ != nullptr) wait(group_->timeout());
+}
+
+void Work::wait(std::chrono::milliseconds timeout) {
   if (operation_ == nullptr) return;
-  group_->wait(*operation_);
+  group_->wait(*operation_, timeout);
   operation_.reset();
 }
 
@@ -260,6 +264,5 @@ std::vector<std::string> Communicator::all_gather_strings(const std::string& tex
 }
 
 void Communicator::abort(const std::string& message, bool with_record) noexcept { group_->abort(message, with_record); }
-std::string Communicator::flight_record() const { return group_->flight_record(); }
 
 }  // namespace trireme::comm

@@ -42,6 +42,8 @@ class Work {
   /// Blocks until the result is in place and the inputs may be changed. Throws WorkerError. A second call returns at
   /// once.
   void wait();
+  /// With a deadline of its own in place of the communicator's.
+  void wait(std::chrono::milliseconds timeout);
   /// Does what can be done without blocking; true when wait() would return at once. Throws as wait() does.
   bool done();
 
@@ -122,9 +124,6 @@ class Communicator {
   /// throws out of training calls it. `with_record`: logs this rank's last operations. Never throws; the first message
   /// stays.
   void abort(const std::string& message, bool with_record = true) noexcept;
-
-  /// The last 64 operations of this rank, a line each.
-  std::string flight_record() const;
 
   const std::shared_ptr<Group>& group() const { return group_; }
 

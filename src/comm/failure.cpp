@@ -74,7 +74,7 @@ void Group::check_poison(const std::function<std::string()>& waiting_for) const 
 }
 
 void Group::check_peers(const std::vector<int64_t>& missing, const std::function<std::string()>& waiting_for,
-                        Nanoseconds elapsed) {
+                        Nanoseconds elapsed, Nanoseconds deadline) {
   const auto state = [&](int64_t rank) {
     const auto member = arena_->member(members_[static_cast<size_t>(rank)]);
     return member ? state_of(member->process) : ProcessState::unknown;
@@ -86,7 +86,7 @@ void Group::check_peers(const std::vector<int64_t>& missing, const std::function
     fail(members_[static_cast<size_t>(rank)], fmt::format("{}: {} failed after {:.1f} s: {} died", signature(),
                                                           waiting_for(), seconds(elapsed), whereabouts(rank)));
   }
-  if (elapsed < std::chrono::nanoseconds(timeout_).count()) return;
+  if (elapsed < deadline) return;
   std::string who;
   for (const int64_t rank : missing) {
     const ProcessState is = state(rank);
@@ -97,7 +97,7 @@ void Group::check_peers(const std::vector<int64_t>& missing, const std::function
   }
   fail(missing.empty() ? members_[static_cast<size_t>(rank_)] : members_[static_cast<size_t>(missing.front())],
        fmt::format("{}: {} failed: its deadline of {:.1f} s is over ({:.1f} s have passed). Did not arrive: {}",
-                   signature(), waiting_for(), seconds(std::chrono::nanoseconds(timeout_).count()), seconds(elapsed),
+                   signature(), waiting_for(), seconds(deadline), seconds(elapsed),
                    who.empty() ? "nobody is missing any more" : who));
 }
 

@@ -150,22 +150,16 @@ std::shared_ptr<Operation> Group::post(Call call) {
 void Group::await_ring(uint64_t sequence) {
   if (sequence <= static_cast<uint64_t>(ring_entries) + ring_free_) return;
   const uint64_t needed = sequence - static_cast<uint64_t>(ring_entries);
-  const auto behind = [&] {
-    std::vector<int64_t> ranks;
-    for (int64_t r = 0; r < size_; ++r) {
-      if (ranks_[r].completed.load() < needed) ranks.push_back(r);
-    }
-    return ranks;
-  };
   const auto free = [&] {
     uint64_t least = ~uint64_t{0};
     for (int64_t r = 0; r < size_; ++r) least = std::min(least, ranks_[r].completed.load());
     ring_free_ = least;
     return least >= needed;
   };
+  // Behind is who holds up the oldest call, not everybody who has not completed the one that lies in the entry.
   block(
       free, [&] { return fmt::format("call #{} on axis {} (64 earlier calls are under way)", sequence, axis_); },
-      behind);
+      [&] { return under_way_.empty() ? std::vector<int64_t>() : missing_ranks(*under_way_.front()); }, timeout_);
 }
 
 void Group::post_collective(Operation& operation) {
@@ -226,11 +220,12 @@ bool Group::advance() {
 }
 
 template <typename Ready, typename What, typename Missing>
-void Group::block(const Ready& ready, const What& waiting_for, const Missing& missing) {
+void Group::block(const Ready& ready, const What& waiting_for, const Missing& missing,
+                  std::chrono::milliseconds timeout_of_this) {
   check_poison(waiting_for);  // first: after a failure the callers' buffers may be gone, and nothing may touch them
   advance();
   if (ready()) return;
-  const Nanoseconds timeout = std::chrono::nanoseconds(timeout_).count();
+  const Nanoseconds timeout = std::chrono::nanoseconds(timeout_of_this).count();
   Nanoseconds start = now();  // of the time in which nothing moved
   Nanoseconds looked = start;
   const auto turn = [&] {
@@ -269,19 +264,20 @@ void Group::block(const Ready& ready, const What& waiting_for, const Missing& mi
     const bool expired = time - start >= timeout;
     if (expired || (time - start >= patience_nanoseconds && time - looked >= look_nanoseconds)) {
       looked = time;
-      check_peers(missing(), waiting_for, time - start);
+      check_peers(missing(), waiting_for, time - start, timeout);
     }
   }
 }
 
-void Group::wait(Operation& operation) {
+void Group::wait(Operation& operation, std::chrono::milliseconds timeout) {
   if (operation.done) return;
   // What holds this call up may be an earlier one.
   const auto stuck = [&]() -> const Operation& {
     const bool message = operation.call.kind == Kind::send || operation.call.kind == Kind::recv;
     return message || under_way_.empty() ? operation : *under_way_.front();
   };
-  block([&] { return operation.done; }, [&] { return where(stuck()); }, [&] { return missing_ranks(stuck()); });
+  block([&] { return operation.done; }, [&] { return where(stuck()); }, [&] { return missing_ranks(stuck()); },
+        timeout);
 }
 
 bool Group::test(Operation& operation) {
@@ -301,7 +297,7 @@ void Group::block_until(const std::function<bool()>& ready, const std::function<
                         const std::function<std::vector<int64_t>()>& missing) {
   if (ready()) return;
   TRIREME_CHECK(size_ > 1, "{} cannot come true in a group of one", waiting_for());
-  block(ready, waiting_for, missing);
+  block(ready, waiting_for, missing, timeout_);
 }
 
 std::byte* Group::shared_alloc(std::string_view name, int64_t bytes) {

@@ -84,7 +84,9 @@ class Group {
   /// Records the arrival; does not wait, unless 64 earlier calls are still under way. Throws InputError for a call that
   /// cannot be right, before any peer sees it.
   std::shared_ptr<Operation> post(Call call);
-  void wait(Operation& operation);
+  void wait(Operation& operation) { wait(operation, timeout_); }
+  /// With a deadline of its own. It ends the group as the group's own deadline does.
+  void wait(Operation& operation, std::chrono::milliseconds timeout);
   /// progress(), then whether the operation is complete.
   bool test(Operation& operation);
   void progress();
@@ -118,7 +120,7 @@ class Group {
   void await_ring(uint64_t sequence);
   void complete(Operation& operation);
   template <typename Ready, typename What, typename Missing>
-  void block(const Ready& ready, const What& waiting_for, const Missing& missing);
+  void block(const Ready& ready, const What& waiting_for, const Missing& missing, std::chrono::milliseconds timeout);
   bool advance();
   Entry& entry(int64_t rank, uint64_t sequence) const {
     return ranks_[rank].ring[sequence % static_cast<uint64_t>(ring_entries)];
@@ -145,7 +147,7 @@ class Group {
 
   // failure.cpp: telling what went wrong
   void check_peers(const std::vector<int64_t>& missing, const std::function<std::string()>& waiting_for,
-                   Nanoseconds elapsed);
+                   Nanoseconds elapsed, Nanoseconds deadline);
   void check_poison(const std::function<std::string()>& waiting_for) const;
   [[noreturn]] void fail(int64_t culprit, const std::string& message);
   std::vector<int64_t> missing_ranks(const Operation& operation) const;

@@ -98,7 +98,6 @@ LaunchEnvironment detect_environment(const Getenv& getenv) {
     e.world_size = reader.number("WORLD_SIZE", 1);
     e.local_rank = reader.number("LOCAL_RANK", 0, e.rank);
     e.local_world_size = reader.number("LOCAL_WORLD_SIZE", 1, e.world_size);
-    e.node_rank = reader.number("GROUP_RANK", 0, 0);
     if (e.world_size > 1) {
       e.master_addr = reader.text("MASTER_ADDR").value_or("");
       if (e.master_addr.empty()) reader.fault("MASTER_ADDR is not set: give the host of rank 0");
@@ -116,7 +115,6 @@ LaunchEnvironment detect_environment(const Getenv& getenv) {
     e.rank = reader.number("SLURM_PROCID", 0);
     e.world_size = reader.number(reader.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", 1);
     e.local_rank = reader.number("SLURM_LOCALID", 0, e.rank);
-    e.node_rank = reader.number("SLURM_NODEID", 0, 0);
     const int64_t nodes = reader.number("SLURM_NNODES", 1, 1);
     e.local_world_size = nodes == 1 ? e.world_size : reader.number("SLURM_NTASKS_PER_NODE", 1, e.world_size / nodes);
     if (e.world_size > 1) {
@@ -137,7 +135,6 @@ LaunchEnvironment detect_environment(const Getenv& getenv) {
     e.world_size = reader.number("OMPI_COMM_WORLD_SIZE", 1);
     e.local_rank = reader.number("OMPI_COMM_WORLD_LOCAL_RANK", 0, e.rank);
     e.local_world_size = reader.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, e.world_size);
-    e.node_rank = reader.number("OMPI_COMM_WORLD_NODE_RANK", 0, 0);
     const char* job = reader.has("PMIX_NAMESPACE") ? "PMIX_NAMESPACE" : "OMPI_MCA_ess_base_jobid";
     if (e.world_size > 1) rendezvous_of_job(reader, e, job, std::nullopt);
     e.run_id = reader.text(job).value_or("0");

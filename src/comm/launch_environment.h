@@ -17,7 +17,6 @@ struct LaunchEnvironment {
   int64_t world_size = 1;
   int64_t local_rank = 0;
   int64_t local_world_size = 1;
-  int64_t node_rank = 0;
   std::string master_addr = "127.0.0.1";
   int64_t master_port = 0;   ///< 0: rank 0 takes a free port and publishes it through the launcher
   bool agent_store = false;  ///< the launcher's agent already serves the store, so that rank 0 is a client too

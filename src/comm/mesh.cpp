@@ -63,12 +63,4 @@ Communicator& Mesh::axis(std::string_view axis) const {
   return *communicators_[static_cast<size_t>(at - mesh_axes.begin())];
 }
 
-std::string Mesh::to_string() const {
-  std::string text = fmt::format("{:<10} {:>5} {:>6}\n", "axis", "size", "place");
-  for (const std::string_view axis : mesh_axes) {
-    text += fmt::format("{:<10} {:>5} {:>6}\n", axis, sizes_.of(axis), this->axis(axis).rank());
-  }
-  return text + fmt::format("{:<10} {:>5} {:>6}\n", "world", size(), rank());
-}
-
 }  // namespace trireme::comm

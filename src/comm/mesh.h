@@ -47,9 +47,6 @@ class Mesh {
   int64_t size() const { return world_->size(); }
   const MeshSizes& sizes() const { return sizes_; }
 
-  /// A table for the start-up report: axis, size, and this rank's place in it.
-  std::string to_string() const;
-
  private:
   std::shared_ptr<Communicator> world_;
   MeshSizes sizes_;

@@ -95,8 +95,7 @@ void Group::choose_way(Operation& operation) {
     return;
   }
   // Only in place: the peers write the result where they read the input.
-  const bool in_place = call.input == nullptr || call.input == call.output;
-  if (call.kind != Kind::all_reduce || !in_place) {
+  if (!in_place(call)) {
     operation.way_ = Operation::Way::direct_pull;
     return;
   }

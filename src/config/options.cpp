@@ -26,8 +26,8 @@ void add_run(std::vector<Option>& table) {
   table.push_back(Option("run.device", at(&Config::run, &RunConfig::device), "Where tensors live and compute runs."));
   table.push_back(
       Option("run.time_limit_minutes", at(&Config::run, &RunConfig::time_limit_minutes),
-             "Wall-clock limit in minutes: when it is over, the step is finished, a checkpoint saved, and the "
-             "program ends with exit code 5. 0: no limit.")
+             "Wall-clock limit in minutes, from the start of the workers: when it is over, the step is finished, a "
+             "checkpoint saved, and the program ends with exit code 5. 0: no limit.")
           .at_least(0)
           .changeable());
 }
@@ -269,9 +269,11 @@ void add_running(std::vector<Option>& table) {
           .refuses("gloo", "auto and shm work, on one machine")
           .changeable());
   table.push_back(
-      Option("comm.timeout_s", at(&Config::comm, &CommConfig::timeout_s),
-             "Seconds that a worker waits for the others in one exchange before it fails and names who is missing.")
-          .above(0)
+      Option(
+          "comm.timeout_s", at(&Config::comm, &CommConfig::timeout_s),
+          "Seconds that a worker waits for the others in one exchange, and for the next batch of data, before it fails "
+          "and names what is missing. At the start it waits for the others for at least 60 s.")
+          .at_least(1)
           .at_most(86400)
           .changeable());
   table.push_back(Option("checkpoint.interval", at(&Config::checkpoint, &CheckpointConfig::interval),

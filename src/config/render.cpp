@@ -144,7 +144,10 @@ std::string render_summary() {
     if (option.follows.empty() && option.example.empty()) {
       standard = fmt::format(" = {}", to_toml(option.binding.get(Config{})));
     }
-    const size_t stop = option.help.find_first_of(".:;");
+    // The first part of the first sentence; a full stop within a number or a name ends nothing.
+    size_t stop = option.help.find_first_of(".:;");
+    while (stop != std::string::npos && stop + 1 < option.help.size() && option.help[stop + 1] != ' ')
+      stop = option.help.find_first_of(".:;", stop + 1);
     text += fmt::format("  {:<36} {}\n", option.key + standard, option.help.substr(0, stop));
   }
   return text;

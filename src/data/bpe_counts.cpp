@@ -75,18 +75,19 @@ void PieceCounts::add(const PieceCounts& other) {
 
 PieceCounts count_pieces(std::span<const std::filesystem::path> files, const Splitter& splitter, int threads) {
   TRIREME_CHECK(threads > 0, "{} threads", threads);
-  std::vector<MappedFile> maps(files.size());
+  // Only sizes are kept: a machine lets a process map some 65,000 files at once (vm.max_map_count), and a corpus may
+  // have more. Each task maps its file anew.
+  std::vector<size_t> sizes(files.size());
   std::vector<std::string> faults;
   std::vector<Task> tasks;
   for (size_t i = 0; i < files.size(); ++i) {
     try {
-      maps[i] = MappedFile(files[i]);
+      sizes[i] = MappedFile(files[i]).text().size();
     } catch (const InputError& error) {
       faults.push_back(error.what());
       continue;
     }
-    const size_t size = maps[i].text().size();
-    const size_t blocks = splitter.cuts_between_letter_and_space() ? (size + kTaskBytes - 1) / kTaskBytes : 1;
+    const size_t blocks = splitter.cuts_between_letter_and_space() ? (sizes[i] + kTaskBytes - 1) / kTaskBytes : 1;
     for (size_t block = 0; block < blocks; ++block) tasks.push_back({i, block});
   }
   if (!faults.empty()) throw InputError(faults);
@@ -98,7 +99,12 @@ PieceCounts count_pieces(std::span<const std::filesystem::path> files, const Spl
     Splitter::Scratch scratch;
     for (size_t i = next++; i < tasks.size(); i = next++) {
       try {
-        const std::string_view whole = maps[tasks[i].file].text();
+        const size_t file = tasks[i].file;
+        const MappedFile map(files[file]);
+        const std::string_view whole = map.text();
+        if (whole.size() != sizes[file])
+          throw_input("{} changed while it was read: {} bytes, then {}", files[file].string(), sizes[file],
+                      whole.size());
         const std::string_view text = splitter.cuts_between_letter_and_space() ? text_of(whole, tasks[i].block) : whole;
         splitter.for_each_piece(text, scratch, [&](std::string_view piece) { mine.add(piece); });
       } catch (...) {

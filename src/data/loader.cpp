@@ -15,6 +15,9 @@
 namespace trireme::data {
 namespace {
 
+/// Of the destructor, for the reading thread: long enough for one read, and short beside any deadline of the peers.
+constexpr std::chrono::seconds kEndPatience{5};
+
 /// The global order of one data set: sample at a position, whatever the ranks.
 class Order {
  public:
@@ -201,13 +204,13 @@ Loader::~Loader() {
   std::unique_lock lock(prefetch_->mutex);
   prefetch_->stop = true;
   prefetch_->changed.notify_all();
-  const bool ended = prefetch_->changed.wait_for(lock, options_.deadline, [&] { return prefetch_->ended; });
+  const bool ended = prefetch_->changed.wait_for(lock, kEndPatience, [&] { return prefetch_->ended; });
   lock.unlock();
   if (ended) {
     prefetch_->thread.join();
   } else {
     prefetch_->thread.detach();
-    log::warning("the thread that reads data did not end within {} ms and is left behind", options_.deadline.count());
+    log::warning("the thread that reads data did not end within {} s and is left behind", kEndPatience.count());
   }
 }
 
@@ -217,8 +220,10 @@ std::vector<Batch> Loader::next_step() {
       prefetch_->changed.wait_for(lock, options_.deadline, [&] { return prefetch_->ready || prefetch_->failure; });
   if (!came) {
     throw_internal(
-        "no batch came within {} ms: reading samples at position {} of data {} hangs (a slow or dead file system?)",
-        options_.deadline.count(), state_.position, state_.dataset);
+        "no batch came within {} s (comm.timeout_s): reading samples at position {} of data {} hangs (a slow or dead "
+        "file "
+        "system?)",
+        static_cast<double>(options_.deadline.count()) / 1000, state_.position, state_.dataset);
   }
   if (prefetch_->failure) std::rethrow_exception(prefetch_->failure);
   std::vector<Batch> batches = std::move(*prefetch_->ready);

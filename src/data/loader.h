@@ -33,8 +33,8 @@ struct LoaderOptions {
   int64_t accumulation = 1;      ///< batches a step
   int64_t data_rank = 0;
   int64_t data_ranks = 1;
-  /// How long next_step waits for the reading thread, and the destructor for its end.
-  std::chrono::milliseconds deadline{120'000};
+  /// How long next_step waits for the reading thread.
+  std::chrono::milliseconds deadline{300'000};
 };
 
 /// What a checkpoint keeps of a loader. A default state starts at the beginning.

@@ -65,9 +65,17 @@ nlohmann::json settings_of(const PrepareOptions& options, const Tokenizer& token
           {"shard-tokens", options.shard_tokens}};
 }
 
-/// Removes what a preparation writes, and nothing else. The manifests go first: without one there is no data set.
-void clear_output(const fs::path& out) {
-  for (const char* split : {"", "train", "eval"}) fs::remove(out / split / "manifest.json");
+/// Removes what a preparation has written, and nothing else. The manifests go first: without one there is no data set.
+/// A tokenizer beside shards is a copy that the preparation made, unless it is `tokenizer`, which the user gave.
+void clear_output(const fs::path& out, const fs::path& tokenizer) {
+  std::vector<fs::path> copies;
+  for (const char* split : {"", "train", "eval"}) {
+    const fs::path folder = out / split;
+    const fs::path copy = folder / "tokenizer";
+    std::error_code error;
+    if (fs::exists(folder / "manifest.json") && !fs::equivalent(copy, tokenizer, error)) copies.push_back(copy);
+    fs::remove(folder / "manifest.json");
+  }
   fs::remove(out / "prepare.json");
   for (const char* split : {"", "train", "eval"}) {
     const fs::path folder = out / split;
@@ -77,7 +85,9 @@ void clear_output(const fs::path& out) {
       if (name.starts_with("shard-") && (name.ends_with(".tokens") || name.ends_with(".tokens.tmp")))
         fs::remove(entry.path());
     }
-    for (const char* file : {"manifest.json", "tokenizer.tiktoken"}) fs::remove(folder / "tokenizer" / file);
+  }
+  for (const fs::path& copy : copies) {
+    for (const char* file : {"manifest.json", "tokenizer.tiktoken"}) fs::remove(copy / file);
   }
 }
 
@@ -160,10 +170,16 @@ class Preparation {
 
   bool outputs_open() {
     try {
-      for (const SplitProgress& split : journal_.splits) Dataset::open(options_.out / split.folder);
+      for (const SplitProgress& split : journal_.splits) {
+        const auto dataset = Dataset::open(options_.out / split.folder);
+        // Who asks for more than a look suspects the data: then every byte is read.
+        if (!options_.force) continue;
+        if (std::vector<std::string> faults = dataset->verify(); !faults.empty()) throw InputError(std::move(faults));
+      }
       return true;
     } catch (const InputError& error) {
       if (!options_.force) throw InputError(fmt::format("{}\n--force prepares the data again", error.what()));
+      log::warning("prepared again: {}", error.what());
       found_journal_ = false;
       return false;
     }
@@ -178,7 +194,7 @@ class Preparation {
         log::info("an unfinished preparation in {} is started over: {}", options_.out.string(), different);
     }
     known_.clear();
-    clear_output(options_.out);
+    clear_output(options_.out, options_.tokenizer);
     journal_ = {.complete = false,
                 .settings = settings_,
                 .names_digest = inputs_.names_digest,
@@ -191,8 +207,20 @@ class Preparation {
     } else {
       add_split("train", "");
     }
+    for (const SplitProgress& split : journal_.splits)
+      refuse_other_tokenizer(options_.out / split.folder / "tokenizer");
     for (const SplitProgress& split : journal_.splits) make_directories(options_.out / split.folder);
     write_journal(options_.out, journal_);
+  }
+
+  /// Where the copy will go, a tokenizer of the user's may lie.
+  void refuse_other_tokenizer(const fs::path& folder) const {
+    if (!fs::exists(folder / "manifest.json")) return;
+    const std::string hash = Tokenizer::load(folder).hash();
+    if (hash == tokenizer_.hash()) return;
+    throw_input(
+        "{} holds another tokenizer ({}) than --tokenizer {} ({}), whose copy would go there; choose another --out",
+        folder.string(), hash, options_.tokenizer.string(), tokenizer_.hash());
   }
 
   void add_split(const char* name, const char* folder) {
@@ -230,11 +258,20 @@ class Preparation {
     for (const SplitProgress& split : journal_.splits) {
       const PrepareCounts& counts = split.counts;
       if (counts.documents > 0) continue;
-      faults.push_back(fmt::format(
+      std::string fault = fmt::format(
           "the {} split has no document: of {} input files ({} bytes), {} documents are empty, {} duplicates, "
           "{} held out, {} not UTF-8 and dropped",
           split.name, inputs_.files.size(), inputs_.bytes, counts.empty, counts.duplicates, counts.held_out,
-          counts.invalid_dropped));
+          counts.invalid_dropped);
+      if (options_.eval_hash_percent > 0) {
+        int64_t documents = 0;
+        for (const SplitProgress& other : journal_.splits) documents += other.counts.documents;
+        fault += fmt::format(
+            "; --eval-hash {} took none of {} documents for this split: give another share, or name "
+            "files by --eval-glob",
+            options_.eval_hash_percent, documents);
+      }
+      faults.push_back(std::move(fault));
     }
     if (!faults.empty()) throw InputError(faults);
     for (const SplitProgress& split : journal_.splits) {

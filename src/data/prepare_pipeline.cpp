@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/machine.h"
 #include "data/prepare_tokens.h"
 #include "data/shard.h"
 
@@ -65,7 +66,7 @@ std::shared_ptr<const MappedFile> map_input(const InputFile& file) {
 }  // namespace
 
 int prepare_threads(const PrepareOptions& options) {
-  return options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return options.threads > 0 ? options.threads : static_cast<int>(usable_cores());
 }
 
 int id_bytes_for(int64_t vocab_size) { return vocab_size <= 65536 ? 2 : 4; }
@@ -99,7 +100,7 @@ class SplitPipeline::Source {
     const int64_t budget = wave_bytes_a_thread * pipeline_.threads_;
     const std::vector<InputFile>& files = pipeline_.inputs_.files;
     while (file_ < files.size() && bytes < budget && wave.size() < wave_documents) {
-      if (!pipeline_.takes(files[file_])) {
+      if (!pipeline_.takes_file(file_)) {
         ++file_;
         continue;
       }
@@ -148,8 +149,8 @@ SplitPipeline::SplitPipeline(const PrepareOptions& options, const Inputs& inputs
       id_bytes_of_text_(text_bytes_of_ids(tokenizer)),
       threads_(prepare_threads(options)) {}
 
-bool SplitPipeline::takes(const InputFile& file) const {
-  return options_.eval_hash_percent > 0 || file.held_out == is_eval();
+bool SplitPipeline::takes_file(size_t index) const {
+  return options_.eval_hash_percent > 0 || inputs_.held_out[index] == is_eval();
 }
 
 bool SplitPipeline::takes(const TextHash& hash) const {
@@ -304,10 +305,12 @@ void SplitPipeline::run() {
 bool content_is_unchanged(const Journal& journal, const Inputs& inputs) {
   const bool by_hash = journal.settings.value("eval-hash", 0.0) > 0;
   std::vector<ContentSum> sums(journal.splits.size());
-  for (const InputFile& file : inputs.files) {
+  for (size_t f = 0; f < inputs.files.size(); ++f) {
+    const InputFile& file = inputs.files[f];
     const TextHash hash = hash_of(map_input(file)->text());
     for (size_t i = 0; i < sums.size(); ++i) {
-      if (by_hash || file.held_out == (journal.splits[i].name == "eval")) sums[i].add(hash.low, hash.high, file.name);
+      if (by_hash || inputs.held_out[f] == (journal.splits[i].name == "eval"))
+        sums[i].add(hash.low, hash.high, file.name);
     }
   }
   for (size_t i = 0; i < sums.size(); ++i) {

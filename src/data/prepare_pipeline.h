@@ -49,7 +49,7 @@ class SplitPipeline {
   class Source;
 
   bool is_eval() const { return progress_.name == "eval"; }
-  bool takes(const InputFile& file) const;
+  bool takes_file(size_t index) const;
   bool takes(const TextHash& hash) const;
   void examine(Item& item) const;
   void decide(Item& item);

@@ -110,20 +110,14 @@ ShardEntry ShardWriter::write(const std::filesystem::path& path) {
   const std::string_view header_bytes(reinterpret_cast<const char*>(&header), sizeof header);
   header.header_hash = hash64(header_bytes.substr(0, sizeof header - sizeof header.header_hash));
 
-  std::filesystem::path temporary = path;
-  temporary += ".tmp";
   Hasher whole;
-  {
-    const FileDescriptor file = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC, "write");
+  write_file_durably(path, [&](int file, const std::filesystem::path& temporary) {
     for (const std::string_view part :
          {header_bytes, std::string_view(ids_), bytes_of(documents_), std::string_view(names_), bytes_of(blocks)}) {
       whole.add(part);
-      write_all(file.get(), part, temporary);
+      write_all(file, part, temporary);
     }
-    if (::fsync(file.get()) != 0) throw_errno("sync", temporary.string(), errno);
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) throw_errno("rename to", path.string(), errno);
-  sync_directory(path.parent_path());
+  });
 
   ShardEntry entry{.file = path.filename().string(),
                    .bytes = static_cast<int64_t>(header.file_bytes),

@@ -26,11 +26,6 @@ struct TrainedTokenizer {
   int64_t distinct_pieces = 0;
 };
 
-/// The files that `inputs` name: a file is itself, a folder all files below it whose names do not begin with a dot, and
-/// a word with *, ? or [ what it matches (as in a shell; quoted, so that the shell does not expand it). Each file once,
-/// sorted by path. Throws one InputError for all inputs that name nothing.
-std::vector<std::filesystem::path> list_text_files(std::span<const std::string> inputs);
-
 /// Trains on whole files. The result depends on the set of files and the options, not on their order or on `threads`.
 /// Throws one InputError: options that make no tokenizer, files that cannot be read, or too little text for `vocab`.
 TrainedTokenizer train_tokenizer(std::span<const std::filesystem::path> files, const TokenizerTraining& options);

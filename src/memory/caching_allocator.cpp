@@ -19,13 +19,16 @@ namespace trireme::memory {
 namespace {
 
 constexpr size_t kHeader = 64;  // keeps the user's pointer aligned for AVX-512
+constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kLargeBlock = size_t{1} << 20;
 constexpr size_t kLargestBlock = size_t{1} << 50;
-static_assert(class_of(kLargestBlock + kHeader) < kClasses);
+constexpr int kFirstLargeClass = class_of(size_t{1} << 20);
+static_assert(class_of(kLargestBlock) < kClasses);
 constexpr uint64_t kMagic = 0x7472697265'6d6531;
 
-// In front of each block; the user's pointer is right behind it.
+// In front of each block; the user's pointer is right behind it. A small block's class counts it. A large block's does
+// not, since most tensors are as large as a power of two, and would all go one class up: its header ends a page of its
+// own in front of the aligned memory.
 struct Header {
   uint64_t magic;
   int size_class;
@@ -55,17 +58,7 @@ class Cache final : public c10::Allocator {
 
   int64_t release() {
     const std::lock_guard lock(mutex_);
-    int64_t released = 0;
-    for (int index = class_of(kLargeBlock); index < kClasses; ++index) {
-      while (Header* block = free_[index]) {
-        free_[index] = block->next;
-        const size_t mapped = mapped_size(index);
-        ::munmap(block, mapped);
-        released += static_cast<int64_t>(mapped);
-      }
-    }
-    statistics_.system_bytes -= released;
-    return released;
+    return release_locked();
   }
 
   static Cache& instance() {
@@ -74,15 +67,27 @@ class Cache final : public c10::Allocator {
   }
 
  private:
-  static size_t mapped_size(int index) {
-    const size_t bytes = size_of_class(index);
-    return round_up(bytes, bytes >= kHugePage ? kHugePage : size_t{4096});
+  /// Of a large block, with the page of its header.
+  static size_t mapped_size(int index) { return kPage + round_up(size_of_class(index), kPage); }
+
+  int64_t release_locked() {
+    int64_t released = 0;
+    for (int index = kFirstLargeClass; index < kClasses; ++index) {
+      while (Header* block = free_[index]) {
+        free_[index] = block->next;
+        ::munmap(reinterpret_cast<char*>(block) + kHeader - kPage, mapped_size(index));
+        released += static_cast<int64_t>(mapped_size(index));
+      }
+    }
+    statistics_.system_bytes -= released;
+    return released;
   }
 
   void* take(size_t bytes) {
     // Beyond every machine, and beyond the last class.
     if (bytes > kLargestBlock) throw_internal("out of memory: {} bytes were asked for", bytes);
-    const int index = class_of(bytes + kHeader);
+    int index = class_of(bytes + kHeader);
+    if (index >= kFirstLargeClass) index = std::max(kFirstLargeClass, class_of(bytes));
     const std::lock_guard lock(mutex_);
     if (free_[index] == nullptr) refill(index);
     Header* block = free_[index];
@@ -94,38 +99,45 @@ class Cache final : public c10::Allocator {
     return reinterpret_cast<char*>(block) + kHeader;
   }
 
-  // Called with the lock held.
+  // Called with the lock held, as are those below.
   void refill(int index) {
     const size_t block_bytes = size_of_class(index);
-    const bool large = block_bytes >= kLargeBlock;
-    const size_t bytes = large ? mapped_size(index) : kHugePage;
-    char* memory = static_cast<char*>(map(bytes));
-    const size_t count = large ? 1 : bytes / block_bytes;
-    for (size_t i = count; i-- > 0;) {
-      Header* block = reinterpret_cast<Header*>(memory + i * block_bytes);
-      *block = {kMagic, index, free_[index]};
-      free_[index] = block;
+    if (index >= kFirstLargeClass) {
+      add_free(map(block_bytes, kPage) - kHeader, index);
+      return;
     }
+    char* memory = map(kHugePage, 0);
+    for (size_t i = kHugePage / block_bytes; i-- > 0;) add_free(memory + i * block_bytes, index);
   }
 
-  void* map(size_t bytes) {
-    const bool huge = bytes >= kHugePage;
-    const size_t reserve = huge ? bytes + kHugePage : bytes;  // room to align
-    void* memory = ::mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void add_free(char* at, int index) {
+    auto* block = reinterpret_cast<Header*>(at);
+    *block = {kMagic, index, free_[index]};
+    free_[index] = block;
+  }
+
+  /// `bytes` of memory, with `before` more in front; from 2 MiB on, aligned to huge pages.
+  char* map(size_t bytes, size_t before) {
+    bytes = round_up(bytes, kPage);
+    const size_t alignment = bytes >= kHugePage ? kHugePage : kPage;
+    const size_t reserve = before + bytes + alignment - kPage;  // room to align
+    const auto ask = [&] {
+      return ::mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    };
+    void* memory = ask();
+    // What is cached in blocks of other sizes may be what is missing.
+    if (memory == MAP_FAILED && release_locked() > 0) memory = ask();
     if (memory == MAP_FAILED)
       throw_internal("out of memory: {} MiB were asked for; tensors hold {} MiB now, {} MiB at the peak", bytes >> 20,
                      statistics_.live_bytes >> 20, statistics_.peak_live_bytes >> 20);
-    char* start = static_cast<char*>(memory);
-    if (huge) {
-      char* aligned = reinterpret_cast<char*>(round_up(reinterpret_cast<size_t>(start), kHugePage));
-      if (aligned != start) ::munmap(start, static_cast<size_t>(aligned - start));
-      const size_t tail = static_cast<size_t>(start + reserve - (aligned + bytes));
-      if (tail != 0) ::munmap(aligned + bytes, tail);
-      start = aligned;
-      ::madvise(start, bytes, MADV_HUGEPAGE);
-    }
+    char* begin = static_cast<char*>(memory);
+    char* start = reinterpret_cast<char*>(round_up(reinterpret_cast<size_t>(begin) + before, alignment));
+    if (start - before != begin) ::munmap(begin, static_cast<size_t>(start - before - begin));
+    const size_t tail = static_cast<size_t>(begin + reserve - (start + bytes));
+    if (tail != 0) ::munmap(start + bytes, tail);
+    if (alignment == kHugePage) ::madvise(start, bytes, MADV_HUGEPAGE);
     ++statistics_.system_calls;
-    statistics_.system_bytes += static_cast<int64_t>(bytes);
+    statistics_.system_bytes += static_cast<int64_t>(before + bytes);
     return start;
   }
 

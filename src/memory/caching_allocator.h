@@ -5,8 +5,9 @@
 // goes to the free list of its size class and is handed out again. Blocks of 2 MiB and more are aligned to and advised
 // for huge pages.
 //
-// Size classes: four steps for each power of two (waste at most 25 %, 12 % on average). Blocks below 1 MiB are carved
-// from 2 MiB chunks of one class. Memory returns to the system only through release_cached().
+// Size classes: four steps for each power of two (waste at most 25 %, 12 % on average; none for a power of two). Blocks
+// below 1 MiB, which have 64 bytes more, are carved from 2 MiB chunks of one class. Memory returns to the system only
+// through release_cached().
 //
 // Thread safety: every function may be called from any thread; a block may be freed by another thread than the one that
 // got it.

@@ -7,7 +7,5 @@ namespace trireme::memory {
 
 /// Highest resident set size of this process in bytes (VmHWM): tensors, shared memory that it touched, and libraries.
 int64_t peak_resident_bytes();
-/// Minor and major page faults of this process so far.
-int64_t page_faults();
 
 }  // namespace trireme::memory

@@ -50,7 +50,7 @@ std::vector<int32_t> generate(Model& model, std::span<const int32_t> prompt, con
   if (given >= model.shape().max_seq_len)
     throw_input("the prompt has {} tokens; the model's longest sequence is {}, so at most {} fit", given,
                 model.shape().max_seq_len, model.shape().max_seq_len - 1);
-  const int64_t capacity = std::min(model.shape().max_seq_len, given + options.max_tokens);
+  const int64_t capacity = given + std::min(model.shape().max_seq_len - given, options.max_tokens);
   const at::Device device = model.head().value().device();
   Cache cache = model.make_cache(1, capacity);
   const random::Key key = random::make_key(options.seed, "sampling");

@@ -15,44 +15,41 @@ namespace {
 
 constexpr double kDeviation = 0.02;
 
-nn::LogicalTensor matrix(std::string name, int64_t rows, int64_t cols, nn::Role role, double deviation) {
-  return {std::move(name), {rows, cols}, role, {nn::Init::Kind::truncated_normal, deviation}, true};
+nn::LogicalTensor matrix(std::string name, int64_t rows, int64_t cols, double deviation) {
+  return {std::move(name), {rows, cols}, {nn::Init::Kind::truncated_normal, deviation}, true};
 }
 nn::LogicalTensor norm_weight(std::string name, int64_t size) {
-  return {std::move(name), {size}, nn::Role::norm, {nn::Init::Kind::ones, 0}, false};
+  return {std::move(name), {size}, {nn::Init::Kind::ones, 0}, false};
 }
 
 }  // namespace
 
 Llama::Llama(describe::ModelShape s, at::ScalarType dtype) : Model(std::move(s), dtype) {
-  using enum nn::Role;
   const describe::ModelShape& m = shape_;
   const double residual = kDeviation / std::sqrt(2.0 * static_cast<double>(m.layers));
   // A tied matrix is read twice in a forward pass, and its unit is complete only when both have delivered.
-  embedding_ = add_parameter({matrix("embed.weight", m.vocab, m.hidden, embedding, kDeviation)}, m.tied ? 2 : 1);
+  embedding_ = add_parameter({matrix("embed.weight", m.vocab, m.hidden, kDeviation)}, m.tied ? 2 : 1);
   if (!m.tied) units_.push_back({"embed", {embedding_}});
   for (int64_t i = 0; i < m.layers; ++i) {
     const std::string at = "blocks." + std::to_string(i) + ".";
     Block b{};
     b.attention_norm = add_parameter({norm_weight(at + "attention_norm.weight", m.hidden)});
-    b.qkv =
-        add_parameter({matrix(at + "attention.q.weight", m.heads * m.head_dim, m.hidden, attention, kDeviation),
-                       matrix(at + "attention.k.weight", m.kv_heads * m.head_dim, m.hidden, attention, kDeviation),
-                       matrix(at + "attention.v.weight", m.kv_heads * m.head_dim, m.hidden, attention, kDeviation)});
-    b.output =
-        add_parameter({matrix(at + "attention.output.weight", m.hidden, m.heads * m.head_dim, attention, residual)});
+    b.qkv = add_parameter({matrix(at + "attention.q.weight", m.heads * m.head_dim, m.hidden, kDeviation),
+                           matrix(at + "attention.k.weight", m.kv_heads * m.head_dim, m.hidden, kDeviation),
+                           matrix(at + "attention.v.weight", m.kv_heads * m.head_dim, m.hidden, kDeviation)});
+    b.output = add_parameter({matrix(at + "attention.output.weight", m.hidden, m.heads * m.head_dim, residual)});
     b.feed_forward_norm = add_parameter({norm_weight(at + "feed_forward_norm.weight", m.hidden)});
-    b.gate_up = add_parameter({matrix(at + "feed_forward.gate.weight", m.ffn, m.hidden, feed_forward, kDeviation),
-                               matrix(at + "feed_forward.up.weight", m.ffn, m.hidden, feed_forward, kDeviation)});
-    b.down = add_parameter({matrix(at + "feed_forward.down.weight", m.hidden, m.ffn, feed_forward, residual)});
+    b.gate_up = add_parameter({matrix(at + "feed_forward.gate.weight", m.ffn, m.hidden, kDeviation),
+                               matrix(at + "feed_forward.up.weight", m.ffn, m.hidden, kDeviation)});
+    b.down = add_parameter({matrix(at + "feed_forward.down.weight", m.hidden, m.ffn, residual)});
     blocks_.push_back(b);
     units_.push_back(
         {"blocks." + std::to_string(i), {b.attention_norm, b.qkv, b.output, b.feed_forward_norm, b.gate_up, b.down}});
   }
   norm_ = add_parameter({norm_weight("norm.weight", m.hidden)});
-  head_ = m.tied ? embedding_
-                 : add_parameter(
-                       {matrix("head.weight", m.vocab, m.hidden, head, 1 / std::sqrt(static_cast<double>(m.hidden)))});
+  head_ = m.tied
+              ? embedding_
+              : add_parameter({matrix("head.weight", m.vocab, m.hidden, 1 / std::sqrt(static_cast<double>(m.hidden)))});
   units_.push_back({m.tied ? "embed+norm" : "norm+head", {norm_, head_}});
 }
 

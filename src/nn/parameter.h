@@ -20,8 +20,6 @@
 
 namespace trireme::nn {
 
-enum class Role { embedding, attention, feed_forward, norm, head };
-
 /// How a logical tensor starts. Values come from a counter-based generator keyed by (seed, name, element): the same
 /// bits for any layout and any number of ranks.
 struct Init {
@@ -34,7 +32,6 @@ struct Init {
 struct LogicalTensor {
   std::string name;
   std::vector<int64_t> shape;
-  Role role = Role::attention;
   Init init;
   bool decay = true;  ///< weight decay applies (not to norms)
 

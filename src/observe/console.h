@@ -1,11 +1,10 @@
 // What a person at the terminal sees while a run goes on: a line for each reported step, evaluation, checkpoint and
 // skipped step, and a progress bar.
 //
-// Lines go to standard output, each with one write and at once (no buffer that a kill would lose). Colour only when
-// that is a terminal, or CLICOLOR_FORCE is set to something but 0, and never when NO_COLOR is set to anything
-// (no-color.org).
+// Lines go to standard output, each with one write and at once (no buffer that a kill would lose). They are without
+// colour: what the terminal shows is what the log file gets.
 //
-// The bar is one line on the terminal behind the descriptor of TRIREME_PROGRESS_FD, see progress_bar.h. A line and the
+// The bar is one line on a terminal of its own descriptor, see progress_bar.h. A line and the
 // bar must not mix: the console erases the bar before it writes a line, and the bar returns with the next progress().
 // A launcher that passes a worker's lines on to the same terminal must itself write "\r\x1b[K" before each of them,
 // because the bar may have returned meanwhile.
@@ -23,13 +22,9 @@
 namespace trireme::observe {
 
 struct ConsoleOptions {
-  int output_fd = 1;     ///< -1: silent
-  int progress_fd = -1;  ///< -1: no bar
-  bool colour = false;
+  int output_fd = 1;        ///< -1: silent
+  int progress_fd = -1;     ///< -1: no bar
   int64_t total_steps = 0;  ///< of the run; the width of the step column and the bar follow from it
-
-  /// As described above: standard output, TRIREME_PROGRESS_FD, NO_COLOR, CLICOLOR_FORCE.
-  static ConsoleOptions from_environment(int64_t total_steps);
 };
 
 class Console {
@@ -53,13 +48,13 @@ class Console {
   void finish();
 
  private:
-  void write_line(std::string_view colour, std::string_view text);
+  void write_line(std::string_view text);
 
   ConsoleOptions options_;
   ProgressBar bar_;
 };
 
-/// The texts, without colour and newline.
+/// The texts, without newline.
 std::string step_line(const StepRecord& record, int64_t total_steps);
 std::string skipped_line(const StepRecord& record, int64_t total_steps);
 std::string evaluation_line(const EvalRecord& record, int64_t total_steps);

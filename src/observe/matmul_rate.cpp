@@ -72,7 +72,6 @@ MatmulRate measure_matmul_rate(at::ScalarType dtype, const MatmulRateOptions& op
   rate.flops_per_second = 2.0 * std::pow(static_cast<double>(size), 3) * static_cast<double>(count) / best;
   rate.size = size;
   rate.repetitions = stretches * count;
-  rate.threads = at::get_num_threads();
   return rate;
 }
 

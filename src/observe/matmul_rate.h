@@ -23,7 +23,6 @@ struct MatmulRate {
   double flops_per_second = 0;  ///< of the best stretch, 2 n^3 a product
   int64_t size = 0;             ///< the n that was used
   int64_t repetitions = 0;
-  int threads = 0;
 };
 
 MatmulRate measure_matmul_rate(at::ScalarType dtype, const MatmulRateOptions& options = {});

@@ -57,11 +57,10 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   items.push_back({"activations", tokens * activations,
                    recompute ? "the inputs of all blocks, and one block whole" : "what all blocks keep for backward"});
 
-  // ops::linear_cross_entropy: chunks of at most 16 MiB of logits, but at least 256 rows; the gradient of its input,
-  // and that of the head in the compute type, with the product of a chunk that is added to it.
+  // ops::linear_cross_entropy: the logits of a chunk; the gradient of its input, and that of the head in the compute
+  // type, with the product of a chunk that is added to it.
   const int64_t row = shape.vocab * sizes.weight;
-  const int64_t rows = std::clamp<int64_t>((int64_t{16} << 20) / std::max<int64_t>(row, 1),
-                                           std::min<int64_t>(256, tokens), std::max<int64_t>(tokens, 1));
+  const int64_t rows = describe::loss_rows_per_chunk(tokens, shape.vocab, sizes.weight);
   const int64_t head = shape.vocab * shape.hidden;
   const int64_t product = sizes.weight == sizes.compute ? 0 : head * sizes.weight;
   items.push_back({"loss", rows * row + tokens * border + head * sizes.compute + product,

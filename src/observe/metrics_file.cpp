@@ -9,6 +9,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -101,6 +102,15 @@ int64_t MetricsFile::rewind(int64_t step) {
   return removed;
 }
 
+bool MetricsFile::has_evaluation(int64_t step) const {
+  std::istringstream lines(read_file(path_));
+  for (std::string line; std::getline(lines, line);) {
+    if (step_of(line) != static_cast<double>(step)) continue;
+    if (nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false).contains("eval_loss")) return true;
+  }
+  return false;
+}
+
 void MetricsFile::append(const StepRecord& record) { append_line(to_json_line(record)); }
 void MetricsFile::append(const EvalRecord& record) { append_line(to_json_line(record)); }
 
@@ -115,7 +125,6 @@ void MetricsFile::append_line(std::string line) {
   if (written == static_cast<ssize_t>(line.size())) return;
   // A short write means that the disk became full within the line, and says so only at the next write.
   const int error = written < 0 ? errno : ENOSPC;
-  ++lost_lines_;
   if (written > 0 && (!sized || ftruncate(file_.get(), before.st_size) != 0)) {
     warn_once("cannot cut off a torn line of", errno);
   }

@@ -37,6 +37,9 @@ class MetricsFile {
   /// written.
   int64_t rewind(int64_t step);
 
+  /// Whether there is a line of an evaluation after `step`.
+  bool has_evaluation(int64_t step) const;
+
   void append(const StepRecord& record);
   void append(const EvalRecord& record);
 
@@ -45,8 +48,6 @@ class MetricsFile {
   void sync();
 
   const std::filesystem::path& path() const { return path_; }
-  /// Lines that could not be written.
-  int64_t lost_lines() const { return lost_lines_; }
 
  private:
   void append_line(std::string line);
@@ -54,7 +55,6 @@ class MetricsFile {
 
   std::filesystem::path path_;
   FileDescriptor file_;
-  int64_t lost_lines_ = 0;
   bool warned_ = false;
 };
 

@@ -1,7 +1,7 @@
 #include "observe/progress_bar.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -33,8 +33,6 @@ bool draws(int fd) {
 
 /// Drops the text when the terminal would make us wait.
 bool write_if_ready(int fd, std::string_view text) {
-  pollfd ready{.fd = fd, .events = POLLOUT, .revents = 0};
-  if (poll(&ready, 1, 0) != 1 || (ready.revents & POLLOUT) == 0) return false;
   return ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
@@ -67,11 +65,11 @@ std::string render_bar(int64_t step, int64_t total_steps, double loss, double se
   return (bar >= kNarrowestBar ? graphic(share, bar) + " " : "") + done + steps + losses + left;
 }
 
-ProgressBar::ProgressBar(int fd) : fd_(draws(fd) ? fd : -1) {}
-
-ProgressBar::ProgressBar(ProgressBar&& other) noexcept : fd_(other.fd_), drawn_(other.drawn_), last_(other.last_) {
-  other.fd_ = -1;
-  other.drawn_ = false;
+ProgressBar::ProgressBar(int fd) {
+  if (!draws(fd)) return;
+  // Opened anew, since O_NONBLOCK belongs to the open file, which the shell shares. A blocking write would stop the
+  // training while nobody reads, and poll does not help: a terminal is ready when it takes one byte.
+  fd_.reset(::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
 }
 
 void ProgressBar::update(int64_t step, int64_t total_steps, double loss, double seconds_left) {
@@ -79,14 +77,14 @@ void ProgressBar::update(int64_t step, int64_t total_steps, double loss, double 
   const auto now = std::chrono::steady_clock::now();
   if (drawn_ && now - last_ < kInterval && step < total_steps) return;
   // One column less than there is: a character in the last one makes some terminals wrap.
-  const std::string text = render_bar(step, total_steps, loss, seconds_left, terminal_width(fd_) - 1);
-  if (write_if_ready(fd_, "\r" + text + "\x1b[K")) drawn_ = true;
+  const std::string text = render_bar(step, total_steps, loss, seconds_left, terminal_width(fd_.get()) - 1);
+  if (write_if_ready(fd_.get(), "\r" + text + "\x1b[K")) drawn_ = true;
   last_ = now;
 }
 
 void ProgressBar::erase() {
   if (!active() || !drawn_) return;
-  if (write_if_ready(fd_, erase_line)) drawn_ = false;
+  if (write_if_ready(fd_.get(), erase_line)) drawn_ = false;
 }
 
 }  // namespace trireme::observe

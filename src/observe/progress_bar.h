@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/file.h"
+
 namespace trireme::observe {
 
 /// Returns the cursor to the first column and erases the line.
@@ -22,18 +24,18 @@ class ProgressBar {
  public:
   /// `fd` is not owned; -1, or what is no terminal: there is no bar, and every call does nothing.
   explicit ProgressBar(int fd);
-  ProgressBar(ProgressBar&& other) noexcept;
+  ProgressBar(ProgressBar&&) noexcept = default;
   ProgressBar& operator=(ProgressBar&&) = delete;
   ~ProgressBar() { erase(); }
 
-  bool active() const { return fd_ >= 0; }
+  bool active() const { return static_cast<bool>(fd_); }
   /// Draws unless the last drawing is less than 100 ms ago; the last step is always drawn.
   void update(int64_t step, int64_t total_steps, double loss, double seconds_left);
   /// Erases what is drawn; the next update draws again at once.
   void erase();
 
  private:
-  int fd_ = -1;
+  FileDescriptor fd_;
   bool drawn_ = false;
   std::chrono::steady_clock::time_point last_{};
 };

@@ -101,11 +101,10 @@ void add_step(Page& page, const StartupReport& report) {
 void add_memory(Page& page, const StartupReport& report) {
   const config::TrainConfig& train = report.config.train;
   const std::vector<MemoryItem> items =
-      report.memory.empty() ? estimate_memory(report.config.model, {.precision = train.precision,
-                                                                    .recompute = train.recompute,
-                                                                    .micro_batch_size = train.micro_batch_size,
-                                                                    .seq_len = train.seq_len})
-                            : report.memory;
+      estimate_memory(report.config.model, {.precision = train.precision,
+                                            .recompute = train.recompute,
+                                            .micro_batch_size = train.micro_batch_size,
+                                            .seq_len = train.seq_len});
   const int64_t total = std::accumulate(items.begin(), items.end(), int64_t{0},
                                         [](int64_t sum, const MemoryItem& item) { return sum + item.bytes; });
   const int64_t all = total * report.workers;

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/machine.h"
 #include "config/config.h"
-#include "observe/machine.h"
 #include "observe/memory_estimate.h"
 
 namespace trireme::observe {
@@ -23,7 +23,7 @@ struct StartupReport {
   std::string host;
   int64_t cores = 0;            ///< of the machine, or the container's quota
   int64_t threads = 0;          ///< a worker's team
-  std::string instruction_set;  ///< ops::kernel_level()
+  std::string instruction_set;  ///< of the kernels: base/cpu_level.h
   int64_t memory_bytes = 0;     ///< of the machine, or the container's limit where that is less
   int64_t workers = 1;
   double matmul_flops_per_second = 0;  ///< all workers together; 0: not measured
@@ -32,9 +32,6 @@ struct StartupReport {
   /// Resolved (config::resolve_world).
   config::Config config;
   int64_t accumulation = 1;
-
-  /// Of one worker; empty: estimate_memory() from the config.
-  std::vector<MemoryItem> memory;
 
   // Data.
   int64_t train_documents = 0;

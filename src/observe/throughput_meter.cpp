@@ -60,6 +60,4 @@ double ThroughputMeter::seconds_left(int64_t step) const {
   return *middle * static_cast<double>(std::max<int64_t>(options_.total_steps - step, 0));
 }
 
-double ThroughputMeter::last_step_time_s() const { return recent_.empty() ? 0 : recent_.back(); }
-
 }  // namespace trireme::observe

@@ -42,7 +42,6 @@ class ThroughputMeter {
   /// Median of the last 50 step times x steps that are left after `step`; -1 before the first step. The median, since
   /// the first steps warm up and a machine hiccups; evaluations and checkpoints to come are not in it.
   double seconds_left(int64_t step) const;
-  double last_step_time_s() const;
 
  private:
   ThroughputOptions options_;

@@ -15,7 +15,9 @@ void add_rows(const at::Tensor& tokens, const at::Tensor& gradient, const Gradie
   if (!target.accumulate) target.buffer.zero_();
   const int64_t hidden = gradient.size(-1), count = tokens.numel();
   if (!on_cpu(gradient)) {
-    target.buffer.index_add_(0, tokens.reshape({-1}), gradient.reshape({-1, hidden}).to(target.buffer.scalar_type()));
+    // Sorted and summed in one order; index_add_ would use atomics.
+    target.buffer.index_put_({tokens.reshape({-1})}, gradient.reshape({-1, hidden}).to(target.buffer.scalar_type()),
+                             /*accumulate=*/true);
     return;
   }
   const at::Tensor rows = gradient.contiguous();

@@ -1,7 +1,7 @@
 // CPU kernels of the fused operations, on raw rows and without torch or threads.
 //
-// One source (kernels_impl.cpp) is compiled per instruction-set level; kernels<T>() gives the table of the best level
-// that this CPU has, or of the one named by TRIREME_KERNELS=portable|avx2|avx512. A kernel works on a range of rows, so
+// One source (kernels_impl.cpp) is compiled per instruction-set level; kernels<T>() gives the table of cpu_level(). A
+// kernel works on a range of rows, so
 // callers decide the split over threads; no kernel's result depends on that split.
 //
 // T is the element type of activations: Bf16, float or double. Arithmetic is in Compute<T>: float for Bf16 and float,
@@ -73,7 +73,5 @@ struct Kernels {
 
 template <typename T>
 const Kernels<T>& kernels();
-/// Name of the chosen level: avx512, avx2 or portable.
-const char* kernel_level();
 
 }  // namespace trireme::ops

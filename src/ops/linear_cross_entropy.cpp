@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "describe/model_shape.h"
 #include "ops/dispatch.h"
 #include "ops/function.h"
 
@@ -16,13 +17,6 @@ at::Tensor reference::linear_cross_entropy(const at::Tensor& hidden, const at::T
 }
 
 namespace {
-
-// As many rows as fit 16 MiB of logits: a chunk then stays near the last-level cache, while the weight, read once a
-// chunk, is read seldom. At least 256 rows, below which the matrix product loses its rate.
-int64_t rows_per_chunk(int64_t tokens, int64_t vocab, int64_t element_size) {
-  const int64_t fit = (int64_t{16} << 20) / std::max<int64_t>(1, vocab * element_size);
-  return std::clamp<int64_t>(fit, std::min<int64_t>(256, std::max<int64_t>(tokens, 1)), std::max<int64_t>(tokens, 1));
-}
 
 // Softmax cross-entropy of a chunk; with `gradient` the logits become d loss / d logits * scale.
 void cross_entropy_rows(at::Tensor& logits, const at::Tensor& labels, double scale, bool gradient, at::Tensor losses) {
@@ -68,7 +62,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const bool weight_gradient = gradient && sink != 0;
     if (gradient) dhidden = at::empty_like(hidden);
     if (weight_gradient) dweight = at::zeros(weight.sizes(), weight.options().dtype(type));
-    const int64_t step = rows_per_chunk(tokens, vocab, hidden.element_size());
+    const int64_t step = describe::loss_rows_per_chunk(tokens, vocab, hidden.element_size());
     for (int64_t first = 0; first < tokens; first += step) {
       const int64_t count = std::min(step, tokens - first);
       const at::Tensor rows = hidden.narrow(0, first, count);
@@ -116,7 +110,7 @@ at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight, cons
   const int64_t tokens = hidden.size(0), vocab = weight.size(0);
   check_labels(labels, vocab);
   at::Tensor losses = at::zeros({tokens}, hidden.options().dtype(compute_type(hidden.scalar_type())));
-  const int64_t step = rows_per_chunk(tokens, vocab, hidden.element_size());
+  const int64_t step = describe::loss_rows_per_chunk(tokens, vocab, hidden.element_size());
   for (int64_t first = 0; first < tokens; first += step) {
     const int64_t count = std::min(step, tokens - first);
     at::Tensor logits = at::mm(hidden.narrow(0, first, count), weight.t());

@@ -17,18 +17,17 @@ int64_t aligned(int64_t elements) { return (elements + kAlignElements - 1) / kAl
 
 }  // namespace
 
-DataParallel::DataParallel(models::Model& model, comm::Communicator& data, at::Device device, uint64_t seed)
-    : data_(data) {
+DataParallel::DataParallel(models::Model& model, comm::Communicator& data, at::Device device) : data_(data) {
   for (const nn::Unit& unit : model.units()) {
     buckets_.push_back(std::make_unique<Bucket>());
     buckets_.back()->name = unit.name;
     buckets_.back()->parameters = unit.parameters;
-    allocate(*buckets_.back(), device, seed);
+    allocate(*buckets_.back(), device);
   }
   model.prepare(device);
 }
 
-void DataParallel::allocate(Bucket& bucket, at::Device device, uint64_t seed) {
+void DataParallel::allocate(Bucket& bucket, at::Device device) {
   const at::NoGradGuard no_grad;
   int64_t elements = 0;
   for (const nn::Parameter* parameter : bucket.parameters) elements += aligned(parameter->elements());
@@ -43,13 +42,22 @@ void DataParallel::allocate(Bucket& bucket, at::Device device, uint64_t seed) {
     const auto part = [&](const at::Tensor& flat) {
       return flat.narrow(0, offset, parameter->elements()).view(parameter->shape());
     };
-    const at::Tensor master = part(masters), flat = master.view({-1});
-    for (const nn::Fragment& fragment : parameter->fragments())
-      nn::initialize(*fragment.logical, 0, flat.narrow(0, fragment.local_offset, fragment.elements()), seed);
-    const at::Tensor value = dtype == statistics ? master : part(values);
-    if (!value.is_same(master)) value.copy_(master);
-    parameter->bind(value, master, part(bucket.gradients));
+    const at::Tensor master = part(masters);
+    parameter->bind(dtype == statistics ? master : part(values), master, part(bucket.gradients));
     offset += aligned(parameter->elements());
+  }
+}
+
+void DataParallel::initialize(uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (const auto& bucket : buckets_) {
+    for (nn::Parameter* parameter : bucket->parameters) {
+      const at::Tensor flat = parameter->master().view({-1});
+      for (const nn::Fragment& fragment : parameter->fragments())
+        nn::initialize(*fragment.logical, 0, flat.narrow(0, fragment.local_offset, fragment.elements()), seed);
+      at::Tensor value = parameter->value();
+      if (!value.is_same(parameter->master())) value.copy_(parameter->master());
+    }
   }
 }
 

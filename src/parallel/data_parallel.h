@@ -21,9 +21,12 @@ namespace trireme::parallel {
 
 class DataParallel {
  public:
-  /// Gives the model's parameters memory on `device` and their initial values (seed), the same on every rank by
-  /// construction. `data` must outlive this.
-  DataParallel(models::Model& model, comm::Communicator& data, at::Device device, uint64_t seed);
+  /// Gives the model's parameters memory on `device`, zeros at first. `data` must outlive this.
+  DataParallel(models::Model& model, comm::Communicator& data, at::Device device);
+
+  /// Initial values, the same on every rank by construction. A run that loads weights goes without: drawing them takes
+  /// longer than reading.
+  void initialize(uint64_t seed);
 
   /// Before the first forward of a step that has `micro_batches` of them.
   void begin_step(int64_t micro_batches);
@@ -42,7 +45,7 @@ class DataParallel {
     comm::Work work;
   };
 
-  void allocate(Bucket& bucket, at::Device device, uint64_t seed);
+  void allocate(Bucket& bucket, at::Device device);
   void on_complete(Bucket& bucket);
 
   comm::Communicator& data_;

@@ -1,7 +1,6 @@
 // Which CPUs a worker of this machine may call its own.
 //
-// Two limits count: the CPUs that this process may run on (taskset, cpusets) and the CPU time that the control group
-// grants (a container's --cpus), which the affinity mask does not show. More threads than that wait for each other.
+// More threads than base/machine.h allows would wait for each other.
 #pragma once
 
 #include <vector>
@@ -13,12 +12,8 @@ struct CpuShare {
   std::vector<int> cpus;  ///< CPUs to pin it to; empty: do not pin (more workers than CPUs, or a time quota rules)
 };
 
-/// CPUs that the calling thread may run on.
-std::vector<int> allowed_cpus();
-/// CPU time that the control group grants, in CPUs (2.5 is possible); 0 when there is no limit.
-double cpu_quota();
-
-/// The share of `worker` of `workers`: contiguous pieces of `allowed`, sizes differing by at most one.
+/// The share of `worker` of `workers`: contiguous pieces of `allowed` (allowed_cpus()), sizes differing by at
+/// most one; `quota` is cpu_quota().
 CpuShare cpu_share(int worker, int workers, const std::vector<int>& allowed, double quota);
 
 }  // namespace trireme::resilience

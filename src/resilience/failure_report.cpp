@@ -16,6 +16,11 @@ double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<dou
 
 }  // namespace
 
+std::string how_to_resume(const std::filesystem::path& run_dir) {
+  return fmt::format("the same command resumes from the newest complete checkpoint in {}",
+                     (run_dir / "checkpoints").string());
+}
+
 std::string failure_report(const ReportInput& input) {
   const Failure& cause = root_cause(input.failures);
   if (cause.status.has_error && (cause.code == ExitCode::bad_input || cause.code == ExitCode::does_not_fit)) {
@@ -45,10 +50,9 @@ std::string failure_report(const ReportInput& input) {
         fmt::format("{}rank {} {}", others.empty() ? "" : "; ", input.first_rank + failure.local_rank, failure.what);
   }
   if (!others.empty()) text += fmt::format("  after it: {}\n", others);
-  text += fmt::format(
-      "  All workers of this machine have ended. The same command resumes from the newest complete checkpoint in {}.",
-      (input.run_dir / "checkpoints").string());
-  return text;
+  text += "  All workers of this machine have ended";
+  if (input.has_checkpoints) text += "; " + how_to_resume(input.run_dir);
+  return text + ".";
 }
 
 }  // namespace trireme::resilience

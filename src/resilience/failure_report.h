@@ -19,6 +19,7 @@ struct Bystander {
 
 struct ReportInput {
   std::filesystem::path run_dir;
+  bool has_checkpoints = true;
   int first_rank = 0;
   std::span<const Failure> failures;  ///< not empty
   std::span<const Bystander> bystanders;
@@ -28,5 +29,8 @@ struct ReportInput {
 /// Bad input and plans that do not fit: the worker's own words, once, since every worker says the same. Else: rank,
 /// process, what happened, last finished step, phase, its own error, its log's tail, who followed, and what to do.
 std::string failure_report(const ReportInput& input);
+
+/// `the same command resumes from the newest complete checkpoint in RUN/checkpoints`
+std::string how_to_resume(const std::filesystem::path& run_dir);
 
 }  // namespace trireme::resilience

@@ -221,8 +221,6 @@ uint16_t StatusPage::await_port(std::chrono::milliseconds timeout) const {
   }
 }
 
-int StatusPage::local_workers() const { return static_cast<int>(mapping_->header().workers); }
-
 WorkerStatus StatusPage::read(int local_rank) const {
   const Slot& slot = mapping_->slot(local_rank);
   WorkerStatus status;

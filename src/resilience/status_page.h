@@ -73,7 +73,6 @@ class StatusPage {
   uint16_t await_port(std::chrono::milliseconds timeout) const;
 
   // -- launcher side ------------------------------------------------------------------------------------------------
-  int local_workers() const;
   WorkerStatus read(int local_rank) const;
   /// True when the worker has reported an error (cheap: no copy).
   bool has_error(int local_rank) const;

@@ -11,12 +11,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/machine.h"
 #include "resilience/cpu_share.h"
 #include "resilience/failure.h"
 #include "resilience/failure_report.h"
@@ -84,17 +85,6 @@ class SignalEvents {
   struct sigaction child_before_ {};
 };
 
-/// Kills for want of memory that the control group has counted; -1 when it does not tell.
-int64_t oom_kills() {
-  std::ifstream file("/sys/fs/cgroup/memory.events");
-  std::string key;
-  int64_t count = 0;
-  while (file >> key >> count) {
-    if (key == "oom_kill") return count;
-  }
-  return -1;
-}
-
 struct Worker {
   int local_rank = 0;
   pid_t pid = 0;
@@ -114,12 +104,15 @@ class Supervisor {
         shows_rank_0_(options.first_rank == 0),
         terminal_(STDOUT_FILENO, isatty(STDOUT_FILENO)),
         notices_(STDERR_FILENO, isatty(STDERR_FILENO)),
-        oom_kills_at_start_(oom_kills()) {}
+        oom_kills_at_start_(out_of_memory_kills()) {}
 
   ~Supervisor() {
+    // Left by an exception: what runs is ended, and not waited for longer than a SIGKILL needs.
     signal_running(SIGKILL);
+    const auto last = Clock::now() + kKillPatience;
     for (Worker& worker : workers_) {
-      if (worker.running) waitpid(worker.pid, nullptr, 0);
+      while (worker.running && waitpid(worker.pid, nullptr, WNOHANG) == 0 && Clock::now() < last)
+        std::this_thread::sleep_for(milliseconds(5));
     }
   }
   Supervisor(const Supervisor&) = delete;
@@ -198,7 +191,8 @@ class Supervisor {
     // What another launcher left must not make the worker look for that launcher's store.
     command.environment = environment_with(variables, {"TORCHELASTIC_", "TRIREME_PROGRESS_FD="});
     command.output = is_shown(worker) ? rank_0_write_end_.get() : worker.log.get();
-    command.cpus = share.cpus;
+    // Another launcher of the same run may be on this machine, and would pin to the same CPUs.
+    if (options_.local_workers == options_.world_size) command.cpus = share.cpus;
     worker.pid = start_worker(command);
     worker.running = true;
   }
@@ -271,7 +265,7 @@ class Supervisor {
           notice("SIGINT: the workers finish their step, save and end; a second one ends them at once");
         }
       }
-      signal_running(signal == SIGHUP ? SIGTERM : signal);
+      signal_running(signal);
     }
   }
 
@@ -281,7 +275,7 @@ class Supervisor {
     }
   }
 
-  bool oom_killed() const { return oom_kills_at_start_ >= 0 && oom_kills() > oom_kills_at_start_; }
+  bool oom_killed() const { return oom_kills_at_start_ >= 0 && out_of_memory_kills() > oom_kills_at_start_; }
 
   void reap() {
     for (Worker& worker : workers_) {
@@ -411,6 +405,7 @@ class Supervisor {
     end_workers(options_.end_patience);
     const Failure& cause = root_cause(failures_);
     const std::string report = failure_report({.run_dir = options_.run_dir,
+                                               .has_checkpoints = options_.has_checkpoints,
                                                .first_rank = options_.first_rank,
                                                .failures = failures_,
                                                .bystanders = bystanders,
@@ -425,10 +420,8 @@ class Supervisor {
     end_workers(milliseconds(0));
     terminal_.finish(1000);
     notices_.finish(1000);
-    return {ExitCode::worker_failed,
-            fmt::format("ended at once by a second SIGINT, without saving; the same command resumes from the newest "
-                        "complete checkpoint in {}",
-                        (options_.run_dir / "checkpoints").string())};
+    return {ExitCode::worker_failed, "ended at once by a second SIGINT, without saving" +
+                                         (options_.has_checkpoints ? "; " + how_to_resume(options_.run_dir) : "")};
   }
 
   const SupervisorOptions& options_;

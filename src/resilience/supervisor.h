@@ -22,6 +22,7 @@ struct SupervisorOptions {
   std::string program = "/proc/self/exe";
   std::vector<std::string> arguments;  ///< of each worker, the same for all: the environment tells them apart
   std::filesystem::path run_dir;       ///< logs go to run_dir/logs/rank-00000.log; must be writable
+  bool has_checkpoints = true;         ///< what the workers do can be resumed: said after a failure
   int local_workers = 1;
   int first_rank = 0;  ///< rank of the first local worker
   int world_size = 1;
@@ -43,8 +44,8 @@ struct SupervisorResult {
 };
 
 /// Runs the workers to their end. Call it on the main thread, from a process that has started no threads that take
-/// signals: while it runs, SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on to the workers (SIGHUP, which means that
-/// the terminal is gone, as SIGTERM), and a second SIGINT kills them. Rank 0's output is shown on stdout. Throws
+/// signals: while it runs, SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on to the workers (SIGHUP means that
+/// the terminal is gone), and a second SIGINT kills them. Rank 0's output is shown on stdout. Throws
 /// InputError when the log folder cannot be written, InternalError when a process cannot be started.
 SupervisorResult supervise(const SupervisorOptions& options);
 

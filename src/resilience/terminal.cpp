@@ -1,13 +1,23 @@
 #include "resilience/terminal.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 namespace trireme::resilience {
+
+Terminal::Terminal(int fd, bool clear_line) : fd_(fd), clear_line_(clear_line) {
+  // A terminal says "ready" when it takes one byte, and a blocking write of more then sleeps until all is taken, for
+  // ever if nobody reads. O_NONBLOCK belongs to the open file, which the shell shares: so the terminal is opened anew.
+  if (isatty(fd) == 0) return;
+  own_.reset(open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (own_) fd_ = own_.get();
+}
 
 void Terminal::show(std::string_view text) {
   if (closed_ || text.empty()) return;
@@ -32,9 +42,10 @@ void Terminal::pump() {
   while (!pending_.empty() && !closed_) {
     pollfd ready{fd_, POLLOUT, 0};
     if (poll(&ready, 1, 0) <= 0 || (ready.revents & (POLLOUT | POLLERR | POLLHUP)) == 0) return;
-    // A pipe that is writable takes this much (PIPE_BUF) at once. O_NONBLOCK would change the shell's terminal too.
+    // A pipe that is writable takes this much (PIPE_BUF) at once.
     const ssize_t written = write(fd_, pending_.data(), std::min<size_t>(pending_.size(), 4096));
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN) return;
     if (written < 0) {
       closed_ = true;  // the reader has gone: train on, the log has everything
       pending_.clear();
@@ -45,11 +56,15 @@ void Terminal::pump() {
 }
 
 void Terminal::finish(int patience_ms) {
+  using Clock = std::chrono::steady_clock;
+  const std::chrono::milliseconds patience(patience_ms);
   pump();
-  while (!pending_.empty() && !closed_) {
+  for (auto last = Clock::now() + patience; !pending_.empty() && !closed_ && Clock::now() < last;) {
+    const size_t before = pending_.size();
     pollfd ready{fd_, POLLOUT, 0};
-    if (poll(&ready, 1, patience_ms) <= 0) return;
+    poll(&ready, 1, 20);
     pump();
+    if (pending_.size() < before) last = Clock::now() + patience;
   }
 }
 

@@ -9,12 +9,14 @@
 #include <string>
 #include <string_view>
 
+#include "base/file.h"
+
 namespace trireme::resilience {
 
 class Terminal {
  public:
   /// Shows on descriptor `fd`. `clear_line`: a progress bar is drawn on it by someone else; it is wiped before a line.
-  Terminal(int fd, bool clear_line) : fd_(fd), clear_line_(clear_line) {}
+  Terminal(int fd, bool clear_line);
 
   /// Takes text of the worker; writes as much as can be written without waiting.
   void show(std::string_view text);
@@ -30,6 +32,7 @@ class Terminal {
   static constexpr size_t kMostPending = 1 << 20;
 
   int fd_;
+  FileDescriptor own_;  ///< of a terminal
   bool clear_line_;
   bool at_line_start_ = true;
   bool closed_ = false;

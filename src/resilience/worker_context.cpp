@@ -11,7 +11,7 @@
 #include <exception>
 
 #include "base/log.h"
-#include "resilience/cpu_share.h"
+#include "base/machine.h"
 
 namespace trireme::resilience {
 namespace {
@@ -62,6 +62,8 @@ std::string to_string(StopReason reason, const std::filesystem::path& run_dir) {
       return "SIGINT";
     case StopReason::user_signal:
       return "SIGUSR1";
+    case StopReason::hangup:
+      return "SIGHUP";
     case StopReason::stop_file:
       return "the file " + stop_file(run_dir).string();
   }
@@ -75,9 +77,13 @@ void install_stop_handlers() {
   action.sa_flags = SA_RESTART;
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
-    sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
     sigaddset(&signals, signal);
+    struct sigaction before {};
+    sigaction(signal, nullptr, &before);
+    // Under nohup a lost terminal is ignored, and stays so.
+    if (signal == SIGHUP && before.sa_handler == SIG_IGN) continue;
+    sigaction(signal, &action, nullptr);
   }
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
@@ -92,6 +98,8 @@ StopReason stop_reason(const std::filesystem::path& run_dir) {
       return StopReason::interrupt;
     case SIGUSR1:
       return StopReason::user_signal;
+    case SIGHUP:
+      return StopReason::hangup;
     default:
       return StopReason::terminate;
   }

@@ -111,7 +111,7 @@ pid_t start_worker(const WorkerCommand& command) {
                  .parent = getpid(),
                  .mask = {}};
   sigemptyset(&plan.mask);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&plan.mask, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) sigaddset(&plan.mask, signal);
 
   // The child must not run a handler of ours: with everything blocked over the fork, a signal waits for its new mask.
   sigset_t all;

@@ -58,6 +58,15 @@ std::vector<Holding> on_host(const std::vector<Holding>& holdings) {
   return result;
 }
 
+// The whole model and optimizer of a checkpoint, neither more nor less.
+void require_the_same_tensors(const checkpoint::CheckpointReader& reader, const std::vector<Holding>& holdings) {
+  std::vector<checkpoint::LogicalTensor> needed;
+  for (const Holding& holding : holdings)
+    for (const nn::LogicalTensor& part : holding.parameter->parts())
+      needed.push_back({holding.prefix + part.name, part.shape, dtype_of(holding.tensor)});
+  reader.require(needed);
+}
+
 void read_into(const checkpoint::CheckpointReader& reader, const std::vector<Holding>& holdings) {
   const std::vector<Holding> host = on_host(holdings);
   std::vector<checkpoint::Target> targets;
@@ -73,16 +82,23 @@ void read_into(const checkpoint::CheckpointReader& reader, const std::vector<Hol
     if (!host[i].tensor.is_same(holdings[i].tensor)) holdings[i].tensor.copy_(host[i].tensor);
 }
 
-void refuse_not_finite(const std::vector<Holding>& holdings, const checkpoint::CheckpointReader& reader) {
-  std::vector<std::string> faults;
+// Names of tensors that hold a NaN or an infinity.
+std::vector<std::string> not_finite(const std::vector<Holding>& holdings) {
+  std::vector<std::string> names;
   for (const Holding& holding : holdings) {
     for (const nn::Fragment& fragment : holding.parameter->fragments()) {
       const at::Tensor part = holding.tensor.view({-1}).narrow(0, fragment.local_offset, fragment.elements());
-      if (!std::isfinite(ops::sum_of_squares(part)))
-        faults.push_back(fmt::format("{}{} in {} holds values that are not finite; go on from an earlier checkpoint",
-                                     holding.prefix, fragment.logical->name, reader.folder().string()));
+      if (!std::isfinite(ops::sum_of_squares(part))) names.push_back(holding.prefix + fragment.logical->name);
     }
   }
+  return names;
+}
+
+void refuse_not_finite(const std::vector<Holding>& holdings, const checkpoint::CheckpointReader& reader) {
+  std::vector<std::string> faults;
+  for (const std::string& name : not_finite(holdings))
+    faults.push_back(fmt::format("{} in {} holds values that are not finite; go on from an earlier checkpoint", name,
+                                 reader.folder().string()));
   if (!faults.empty()) throw InputError(faults);
 }
 
@@ -129,6 +145,7 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
   const auto reader = checkpoint::CheckpointReader::open(entry.folder);
   refuse_changed_config(session, reader, say);
   const std::vector<Holding> holdings = everything_of(session);
+  require_the_same_tensors(reader, holdings);
   read_into(reader, holdings);
   refuse_not_finite(holdings, reader);
   refresh_values(*session.model);
@@ -137,6 +154,10 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
   session.optimizer->set_updates(reader.state().at("schedule").at("updates").get<int64_t>());
   start_loader(session, reader.state().at("loader").get<data::LoaderState>());
   say(fmt::format("resumed from {} (step {})", entry.folder.string(), entry.step));
+  const int64_t threads = reader.layout().value("threads", int64_t{at::get_num_threads()});
+  if (threads != at::get_num_threads())
+    say(fmt::format("workers had {} threads, and have {} now: products may differ in the last bit from what they were",
+                    threads, at::get_num_threads()));
 }
 
 // What weights are shaped by. The rest of a model (rope_theta, rope_scaling, max_seq_len, norm_eps) may be given anew,
@@ -217,7 +238,9 @@ describe::ModelShape shape_from_json(const nlohmann::json& json) {
   return m;
 }
 
-checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint::Store& store) {
+bool weights_are_finite(const models::Model& model) { return not_finite(weights_of(model)).empty(); }
+
+checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint::Store& store, Pruning pruning) {
   const comm::Communicator& data = session.mesh->data();
   checkpoint::SaveRequest request;
   request.step = session.progress.step;
@@ -240,9 +263,10 @@ checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint:
                                 {"vocab_size", session.dataset->vocab_size()}};
   request.state["versions"] = {{"trireme", TRIREME_VERSION}, {"torch", TORCH_VERSION}};
   request.layout["data"] = data.size();
+  request.layout["threads"] = at::get_num_threads();
   CommunicatorCoordination coordination(session.mesh->world());
   const checkpoint::SaveReport report = checkpoint::save(store, request, coordination);
-  if (session.first_rank()) {
+  if (session.first_rank() && pruning == Pruning::as_configured) {
     // The new checkpoint is safe; an old one that does not go away (a reader on a network file system) ends no run.
     try {
       store.prune(session.config.checkpoint.keep, request.step);
@@ -273,7 +297,10 @@ void resume_or_start(Session& session, const checkpoint::Store& store,
         "run.dir = {} holds checkpoints and checkpoint.resume is false; choose another run.dir, or let it resume",
         session.config.run.dir.string());
   }
-  if (!session.config.checkpoint.load.empty()) start_from(session, say);
+  if (session.config.checkpoint.load.empty())
+    session.data_parallel->initialize(static_cast<uint64_t>(session.config.run.seed));
+  else
+    start_from(session, say);
   start_loader(session, {});
 }
 

@@ -14,8 +14,17 @@
 
 namespace trireme::train {
 
-/// Collective: a checkpoint of the session as it stands; older ones beyond checkpoint.keep are dropped.
-checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint::Store& store);
+enum class Pruning {
+  as_configured,  ///< older checkpoints beyond checkpoint.keep are dropped
+  none,
+};
+
+/// Collective: a checkpoint of the session as it stands.
+checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint::Store& store,
+                                       Pruning pruning = Pruning::as_configured);
+
+/// Whether this rank's master weights hold neither NaN nor infinity.
+bool weights_are_finite(const models::Model& model);
 
 /// Collective: goes on from the newest intact checkpoint of the run, or starts from checkpoint.load, or from nothing;
 /// starts the loader. `say` hears what happened, on rank 0. A run of which every checkpoint is damaged, one whose

@@ -12,15 +12,23 @@
 
 namespace trireme::train {
 
-Evaluation evaluate(models::Model& model, std::shared_ptr<const data::Dataset> dataset, comm::Communicator& data,
-                    int64_t seq_len, int64_t micro_batch_size, int64_t max_tokens) {
+namespace {
+
+// Batches between two questions whether to stop: every rank has as many, so all ask at the same ones.
+constexpr int64_t kBatchesToStop = 8;
+
+}  // namespace
+
+std::optional<Evaluation> evaluate(models::Model& model, std::shared_ptr<const data::Dataset> dataset,
+                                   comm::Communicator& data, const EvaluationOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const at::NoGradGuard no_grad;
-  const data::EvaluationWindows windows(std::move(dataset), seq_len, micro_batch_size, data.rank(), data.size(),
-                                        max_tokens);
+  const data::EvaluationWindows windows(std::move(dataset), options.seq_len, options.micro_batch_size, data.rank(),
+                                        data.size(), options.max_tokens);
   const at::Device device = model.head().value().device();
   double sum = 0;
   for (int64_t i = 0; i < windows.batch_count(); ++i) {
+    if (options.wants_to_stop && i % kBatchesToStop == 0 && data.any(options.wants_to_stop())) return std::nullopt;
     const data::Batch batch = windows.batch(i);
     if (batch.valid_tokens == 0) continue;
     const BatchTensors tensors = to_tensors(batch, device);

@@ -1,6 +1,9 @@
 // Held-out loss and bits per byte.
 #pragma once
 
+#include <functional>
+#include <optional>
+
 #include "comm/communicator.h"
 #include "data/dataset.h"
 #include "models/model.h"
@@ -14,9 +17,16 @@ struct Evaluation {
   double seconds = 0;
 };
 
-/// Collective over `data`, whose ranks share the windows. `max_tokens` <= 0: the whole set. See
-/// data/evaluation_windows.h.
-Evaluation evaluate(models::Model& model, std::shared_ptr<const data::Dataset> dataset, comm::Communicator& data,
-                    int64_t seq_len, int64_t micro_batch_size, int64_t max_tokens);
+struct EvaluationOptions {
+  int64_t seq_len = 0;
+  int64_t micro_batch_size = 1;
+  int64_t max_tokens = 0;               ///< 0: the whole set
+  std::function<bool()> wants_to_stop;  ///< asked now and then; one rank's wish is everybody's. None: never
+};
+
+/// Collective over `data`, whose ranks share the windows (see data/evaluation_windows.h). Nothing when a rank wanted to
+/// stop before the end.
+std::optional<Evaluation> evaluate(models::Model& model, std::shared_ptr<const data::Dataset> dataset,
+                                   comm::Communicator& data, const EvaluationOptions& options);
 
 }  // namespace trireme::train

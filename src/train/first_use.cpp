@@ -1,6 +1,7 @@
 #include "train/first_use.h"
 
 #include "base/error.h"
+#include "data/input_files.h"
 #include "data/prepare.h"
 #include "data/synthetic_text.h"
 #include "data/tokenizer_training.h"
@@ -45,8 +46,7 @@ void prepare_split(const fs::path& out, const fs::path& tokenizer, std::vector<s
 void prepare_on_first_use(const config::Config& config, const std::function<void(const std::string&)>& say) {
   const config::DataConfig& data = config.data;
   const bool generated = !data.generator.empty();
-  if (!generated && data.text.empty()) return;
-  if (!prepared(data.path)) {
+  if (!prepared(data.path) && (generated || !data.text.empty())) {
     const std::vector<std::string> text = generated ? generate_text(data.path, kTrainDocuments, kTrainSeed) : data.text;
     const fs::path tokenizer = beside(data.path, "-tokenizer");
     if (!fs::exists(tokenizer / "manifest.json")) {
@@ -56,11 +56,16 @@ void prepare_on_first_use(const config::Config& config, const std::function<void
       trained.tokenizer.save(tokenizer);
       say(fmt::format("trained a tokenizer of {} tokens on {} files: {}", trained.tokenizer.vocab_size(), trained.files,
                       tokenizer.string()));
+    } else if (const int64_t there = data::Tokenizer::load(tokenizer).vocab_size(); there != data.vocab) {
+      throw_input(
+          "data.vocab = {}, but the tokenizer that lies in {} from an earlier use has {} tokens; move it away, or set "
+          "data.vocab = {}",
+          data.vocab, tokenizer.string(), there, there);
     }
     prepare_split(data.path, tokenizer, text, say);
   }
   // Looked at by itself: a first use that was interrupted between the two has left only the first.
-  if (data.eval_path.empty() || prepared(data.eval_path)) return;
+  if (data.eval_path.empty() || prepared(data.eval_path) || !prepared(data.path)) return;
   const std::vector<std::string> eval_text =
       generated ? generate_text(data.eval_path, kEvalDocuments, kEvalSeed) : data.eval_text;
   // The copy in data.path is the tokenizer that made the training data, wherever that came from.

@@ -5,22 +5,19 @@
 
 #include <cmath>
 
+#include "base/cpu_level.h"
 #include "base/host.h"
+#include "base/machine.h"
 #include "describe/model_shape.h"
 #include "memory/process_memory.h"
-#include "observe/machine.h"
 #include "observe/startup_report.h"
-#include "ops/kernels.h"
 
 namespace trireme::train {
 namespace {
 
 observe::Console make_console(const Session& session, int64_t last_step, int progress_fd) {
   if (!session.first_rank()) return observe::Console::silent();
-  observe::ConsoleOptions options = observe::ConsoleOptions::from_environment(last_step);
-  // The worker's context has taken the launcher's terminal out of the environment, so that no child inherits it.
-  if (progress_fd >= 0) options.progress_fd = progress_fd;
-  return observe::Console(options);
+  return observe::Console({.progress_fd = progress_fd, .total_steps = last_step});
 }
 
 }  // namespace
@@ -45,10 +42,10 @@ void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesys
   report.version = TRIREME_VERSION;
   report.torch = TORCH_VERSION;
   report.host = host_name();
-  report.cores = observe::machine_cores();  // a worker is pinned to its share of them
+  report.cores = machine_cores();  // a worker is pinned to its share of them
   report.threads = at::get_num_threads();
-  report.instruction_set = ops::kernel_level();
-  report.memory_bytes = observe::usable_memory_bytes();
+  report.instruction_set = name_of(cpu_level());
+  report.memory_bytes = usable_memory_bytes();
   report.workers = session_.mesh->size();
   report.matmul_flops_per_second = matmul_rate;
   report.matmul_size = matmul_size;
@@ -110,6 +107,10 @@ void Reporter::evaluation(const Evaluation& evaluation) {
   record.seconds = evaluation.seconds;
   metrics_->append(record);
   console_.evaluation(record);
+}
+
+bool Reporter::lacks_evaluation() const {
+  return metrics_ != nullptr && !metrics_->has_evaluation(session_.progress.step);
 }
 
 void Reporter::sync() {

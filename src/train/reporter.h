@@ -34,6 +34,8 @@ class Reporter {
   /// Every step is shown in the bar; every metrics.interval-th, the last and a skipped one get a line.
   void step(const StepResult& result);
   void evaluation(const Evaluation& evaluation);
+  /// Whether the metrics have no evaluation of the step that the run stands at; false on ranks that do not speak.
+  bool lacks_evaluation() const;
   /// Puts the metrics so far on the disk; before a checkpoint that covers their steps.
   void sync();
   void checkpoint(const checkpoint::SaveReport& report);

@@ -3,7 +3,10 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
+#include <functional>
+#include <future>
 #include <optional>
 
 #include "base/error.h"
@@ -37,22 +40,29 @@ void set_phase(WorkerContext& context, Phase phase) {
   if (context.status) context.status->set_phase(phase);
 }
 
-// What one rank does for all: `work` on the first rank; its failure is everybody's, with the same text.
-template <typename Work>
-void on_first_rank(comm::Communicator& world, Work work) {
-  std::string fault;
-  std::optional<ExitCode> code;
+// What one rank does for all: `work` on the first rank; its failure is everybody's, with the same text. It may take
+// longer than any deadline (preparing a corpus): meanwhile the ranks meet every second, so that a dead one is noticed.
+void on_first_rank(comm::Communicator& world, const std::function<void()>& work) {
+  std::future<void> done;
+  if (world.rank() == 0) done = std::async(std::launch::async, work);
+  int64_t finished = 0;
+  while (finished == 0) {
+    if (world.rank() == 0) finished = done.wait_for(std::chrono::seconds(1)) == std::future_status::ready ? 1 : 0;
+    finished = world.all_reduce_scalar(finished);
+  }
+  std::string answer;
   if (world.rank() == 0) {
     try {
-      work();
+      done.get();
     } catch (const Error& error) {
-      fault = error.what();
-      code = error.code();
+      answer = std::to_string(static_cast<int>(error.code())) + error.what();
     }
   }
-  const std::string answer =
-      world.all_gather_strings(code ? std::to_string(static_cast<int>(*code)) + fault : "").at(0);
-  if (!answer.empty()) throw Error(static_cast<ExitCode>(answer[0] - '0'), answer.substr(1));
+  answer = world.all_gather_strings(answer).at(0);
+  if (answer.empty()) return;
+  const auto code = static_cast<ExitCode>(answer[0] - '0');
+  if (code == ExitCode::bad_input) throw InputError(answer.substr(1));
+  throw Error(code, answer.substr(1));
 }
 
 // The run folder, as a person finds it: the resolved config, and the tokenizer, without which the weights say nothing.
@@ -87,6 +97,8 @@ class Run {
 
   ExitCode train() {
     resume();
+    // The evaluation after the newest checkpoint may have been cut short.
+    if (s_.progress.step > 0 && evaluation_due() && missing_evaluation() && !evaluate()) return obey_stop();
     if (s_.progress.step >= last_step_) {
       reporter_.say(fmt::format("nothing to do: the run has finished step {} of {}; raise train.{} to go on",
                                 s_.progress.step, last_step_,
@@ -100,13 +112,10 @@ class Run {
       if (context_.status) context_.status->set_step(s_.progress.step);
       reporter_.step(result);
       check_skipped(result);
-      // Who asks for a stop may kill soon after (a batch system): the checkpoint does not wait for an evaluation then.
-      if (result.stop) save();
-      if (evaluation_due()) evaluate();
-      // Weights that only yield skipped steps may be broken already: they do not push good checkpoints out.
-      const bool sound = skipped_in_a_row_ == 0;
-      if (!result.stop && ((sound && due(s_.config.checkpoint.interval)) || s_.progress.step == last_step_)) save();
+      // The checkpoint does not wait for the evaluation, which a stop or a crash may cut short.
+      if (checkpoint_due(result)) save();
       if (result.stop && s_.progress.step < last_step_) return obey_stop();
+      if (evaluation_due() && !evaluate()) return obey_stop();
     }
     set_phase(context_, Phase::done);
     return ExitCode::done;
@@ -124,6 +133,17 @@ class Run {
     return due(interval) || (interval > 0 && s_.progress.step == s_.config.train.steps);
   }
 
+  // Weights that only yield skipped steps may be broken already: they do not push good checkpoints out, so the
+  // checkpoint waits for the next step that is sound.
+  bool checkpoint_due(const StepResult& result) {
+    postponed_ = postponed_ || due(s_.config.checkpoint.interval);
+    const bool must = result.stop || s_.progress.step == last_step_;
+    return must || (postponed_ && !result.skipped);
+  }
+
+  // Whether metrics lack the line of an evaluation that this step is due; told by the first rank.
+  bool missing_evaluation() { return s_.eval_dataset != nullptr && s_.mesh->world().any(reporter_.lacks_evaluation()); }
+
   void resume() {
     set_phase(context_, Phase::loading);
     resume_or_start(s_, store_, [&](const std::string& event) { reporter_.say(event); });
@@ -138,7 +158,7 @@ class Run {
   bool wants_to_stop() {
     reason_ = resilience::stop_reason(s_.config.run.dir);
     const double limit = s_.config.run.time_limit_minutes;
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - context_.started;
     time_is_over_ = limit > 0 && elapsed.count() > 60 * limit;
     return reason_ != StopReason::none || time_is_over_;
   }
@@ -162,24 +182,37 @@ class Run {
   void check_skipped(const StepResult& result) {
     skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
     if (skipped_in_a_row_ < kMostSkippedInARow) return;
+    // What was learned since the newest checkpoint is kept, if it still computes, and pushes no older one out.
+    const bool sound = std::isfinite(result.loss) && weights_are_finite(*s_.model);
+    if (sound) save(Pruning::none);
     throw_input(
         "{} steps in a row had gradients that are not finite, last in {}; nothing was learned in them. A lower "
-        "optimizer.lr, a longer lr_schedule.warmup_steps or train.precision = \"fp32\" may help; the newest checkpoint "
-        "is from before",
-        skipped_in_a_row_, result.skipped_parameter);
+        "optimizer.lr, a longer lr_schedule.warmup_steps or train.precision = \"fp32\" may help{}",
+        skipped_in_a_row_, result.skipped_parameter,
+        sound ? fmt::format("; {} holds the weights as they were before them",
+                            store_.step_folder(s_.progress.step).string())
+              : "; the loss is not finite either, so these weights were not saved");
   }
 
-  void evaluate() {
-    if (s_.eval_dataset == nullptr) return;
+  // False when it was left for a stop.
+  bool evaluate() {
+    if (s_.eval_dataset == nullptr) return true;
     set_phase(context_, Phase::evaluating);
-    reporter_.evaluation(train::evaluate(*s_.model, s_.eval_dataset, s_.mesh->data(), s_.config.train.seq_len,
-                                         s_.config.train.micro_batch_size, s_.config.eval.tokens));
+    const std::optional<Evaluation> evaluation = train::evaluate(*s_.model, s_.eval_dataset, s_.mesh->data(),
+                                                                 {.seq_len = s_.config.train.seq_len,
+                                                                  .micro_batch_size = s_.config.train.micro_batch_size,
+                                                                  .max_tokens = s_.config.eval.tokens,
+                                                                  .wants_to_stop = [this] { return wants_to_stop(); }});
+    if (!evaluation) return false;
+    reporter_.evaluation(*evaluation);
+    return true;
   }
 
-  void save() {
+  void save(Pruning pruning = Pruning::as_configured) {
     set_phase(context_, Phase::saving);
     reporter_.sync();
-    reporter_.checkpoint(save_checkpoint(s_, store_));
+    reporter_.checkpoint(save_checkpoint(s_, store_, pruning));
+    postponed_ = false;
   }
 
   Session& s_;
@@ -187,10 +220,10 @@ class Run {
   checkpoint::Store store_;
   int64_t last_step_;
   Reporter reporter_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   StopReason reason_ = StopReason::none;
   bool time_is_over_ = false;
   int64_t skipped_in_a_row_ = 0;
+  bool postponed_ = false;  // a checkpoint is due that a skipped step has put off
 };
 
 }  // namespace
@@ -208,27 +241,28 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
   const std::shared_ptr<comm::Communicator> world =
       connect_world(context, std::string(config::name_of(config.comm.backend)),
                     std::chrono::milliseconds(static_cast<int64_t>(config.comm.timeout_s * 1000)));
+  std::optional<checkpoint::RunLock> lock;  // the first rank's, as long as the run
+  // Outlives the report of a failure: its end may wait for a file system that hangs, and the peers wait for the report.
+  std::unique_ptr<Session> session;
   try {
-    // The lock is the first rank's, and lives as long as the run.
-    std::optional<checkpoint::RunLock> lock;
     on_first_rank(*world, [&] {
       lock.emplace(checkpoint::RunLock::acquire(config.run.dir));
       if (!lock->notice().empty()) log::warning("{}", lock->notice());
+      if (context.status) return;  // our own launcher has done the rest, before it started us
       resilience::remove_stop_file(config.run.dir);
       prepare_on_first_use(config, [](const std::string& text) { log::info("{}", text); });
     });
     comm::MeshSizes sizes;
     sizes.data = config.parallel.data;
-    const std::unique_ptr<Session> session =
-        make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
+    session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
     return Run(*session, context).train();
   } catch (const std::exception& error) {
-    if (context.status) {
-      const auto* ours = dynamic_cast<const Error*>(&error);
-      context.status->report_error(ours != nullptr ? ours->code() : ExitCode::internal, error.what());
-    }
+    const auto* ours = dynamic_cast<const Error*>(&error);
+    if (context.status) context.status->report_error(ours != nullptr ? ours->code() : ExitCode::internal, error.what());
     // What the user can mend needs no record of the collectives before it.
-    world->abort(error.what(), /*with_record=*/dynamic_cast<const InputError*>(&error) == nullptr);
+    const bool with_record = ours == nullptr || ours->code() != ExitCode::bad_input;
+    world->abort(error.what(), with_record);
+    if (session) session->mesh->data().abort(error.what(), false);  // wakes those that sleep in a group of its own
     throw;
   }
 }

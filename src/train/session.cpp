@@ -70,8 +70,7 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
   if (!config.data.eval_path.empty()) s.eval_dataset = data::Dataset::open(config.data.eval_path);
   check_data(config, *s.dataset, s.eval_dataset.get());
   s.model = models::make_model(config.model, activation_type(config.train.precision));
-  s.data_parallel = std::make_unique<parallel::DataParallel>(*s.model, s.mesh->data(), s.device,
-                                                             static_cast<uint64_t>(config.run.seed));
+  s.data_parallel = std::make_unique<parallel::DataParallel>(*s.model, s.mesh->data(), s.device);
   s.optimizer = std::make_unique<optim::Adamw>(s.model->parameters(), config.optimizer);
   return session;
 }
@@ -86,6 +85,7 @@ void start_loader(Session& session, const data::LoaderState& state) {
   options.accumulation = session.accumulation;
   options.data_rank = data.rank();
   options.data_ranks = data.size();
+  options.deadline = std::chrono::milliseconds(static_cast<int64_t>(config.comm.timeout_s * 1000));
   session.loader = std::make_unique<data::Loader>(session.dataset, options, state);
 }
 

@@ -44,8 +44,8 @@ at::ScalarType activation_type(config::Precision precision);
 /// cpu, or cuda where this build and machine have it; InputError otherwise.
 at::Device choose_device(config::Device device);
 
-/// Builds everything but the loader, which starts where a checkpoint says (see checkpointing.h). Data that does not fit
-/// the model is refused here.
+/// Builds everything but the initial weights and the loader, which a checkpoint may give (see checkpointing.h). Data
+/// that does not fit the model is refused here.
 std::unique_ptr<Session> make_session(const config::Config& config, int64_t accumulation,
                                       std::shared_ptr<comm::Mesh> mesh);
 

@@ -81,7 +81,6 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   result.grad_norm = norm.total;
   result.parameter_norms = norm.each;
   result.skipped_parameter = norm.not_finite;
-  result.seconds = seconds_since(start);
   return result;
 }
 

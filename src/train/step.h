@@ -16,7 +16,7 @@ struct StepResult {
   double learning_rate = 0;
   bool skipped = false;           ///< the norm was not finite, so weights and moments stayed as they were
   std::string skipped_parameter;  ///< the first parameter whose gradient was not finite
-  double seconds = 0, data_seconds = 0, exposed_comm_seconds = 0;
+  double data_seconds = 0, exposed_comm_seconds = 0;
   int64_t peak_memory_bytes = 0;        ///< the highest of all ranks
   bool stop = false;                    ///< some rank asked to stop
   std::vector<double> parameter_norms;  ///< of each parameter, in the order of Model::parameters()

@@ -56,6 +56,8 @@ TEST(Nearest, FindsASlipAndNothingFarAway) {
               {"seqlen", "seq_len"},
               {"micro_batchsize", "micro_batch_size"},
               {"microbatch_size", "micro_batch_size"},
+              {"stpes", "steps"},
+              {"rl", "lr"},
               {"l", "lr"},
               {"banana", ""},
               {"", ""}};

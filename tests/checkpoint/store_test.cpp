@@ -72,6 +72,19 @@ TEST(Store, KeepsTheLast) {
   }
 }
 
+TEST(Store, AFolderWithoutIndexIsNamedAndTheOneBeforeTaken) {
+  const test::TemporaryFolder run;
+  const Store store(run.path());
+  for (const int64_t step : {10, 20}) save_tiny(run.path(), step);
+  fs::remove(store.step_folder(20) / "index.json");
+  Alone alone;
+  std::vector<std::string> told;
+  const auto entry = store.find_newest_loadable(alone, [&](const std::string& text) { told.push_back(text); });
+  ASSERT_TRUE(entry.has_value());
+  EXPECT_EQ(entry->step, 10);
+  EXPECT_THAT(told, ElementsAre(AllOf(HasSubstr("step-00000020 cannot be loaded"), HasSubstr("index.json"))));
+}
+
 TEST(Store, SavingAStepAgainReplacesIt) {
   const test::TemporaryFolder run;
   const Store store(run.path());

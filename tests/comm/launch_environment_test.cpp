@@ -43,7 +43,7 @@ TEST(LaunchEnvironment, IsReadFromEachLauncher) {
         {"TORCHELASTIC_RUN_ID", "job"},
         {"SLURM_PROCID", "9"},
         {"SLURM_NTASKS", "10"}},
-       {"torchrun", 3, 4, 1, 2, 1, "a", 29500, true, "job/2"}},
+       {"torchrun", 3, 4, 1, 2, "a", 29500, true, "job/2"}},
       {"own launcher",
        {{"RANK", "0"},
         {"WORLD_SIZE", "2"},
@@ -52,7 +52,7 @@ TEST(LaunchEnvironment, IsReadFromEachLauncher) {
         {"GROUP_RANK", "0"},
         {"MASTER_ADDR", "127.0.0.1"},
         {"MASTER_PORT", "0"}},
-       {"torchrun", 0, 2, 0, 2, 0, "127.0.0.1", 0, false, "0/0"}},
+       {"torchrun", 0, 2, 0, 2, "127.0.0.1", 0, false, "0/0"}},
       {"srun",
        {{"SLURM_PROCID", "5"},
         {"SLURM_NTASKS", "8"},
@@ -63,20 +63,20 @@ TEST(LaunchEnvironment, IsReadFromEachLauncher) {
         {"SLURM_JOB_ID", "7"},
         {"SLURM_STEP_ID", "0"},
         {"MASTER_PORT", "1234"}},
-       {"slurm", 5, 8, 1, 4, 1, "gpu07", 1234, false, "7.0"}},
+       {"slurm", 5, 8, 1, 4, "gpu07", 1234, false, "7.0"}},
       {"open mpi",
        {{"OMPI_COMM_WORLD_RANK", "1"},
         {"OMPI_COMM_WORLD_SIZE", "2"},
         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
         {"MASTER_PORT", "5000"}},
-       {"openmpi", 1, 2, 1, 2, 0, "127.0.0.1", 5000, false, "0"}},
+       {"openmpi", 1, 2, 1, 2, "127.0.0.1", 5000, false, "0"}},
       {"mpich",
        {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MASTER_PORT", "5000"}},
-       {"mpich", 1, 2, 1, 2, 0, "127.0.0.1", 5000, false, "0"}},
+       {"mpich", 1, 2, 1, 2, "127.0.0.1", 5000, false, "0"}},
       {"one of one needs no address",
        {{"RANK", "0"}, {"WORLD_SIZE", "1"}},
-       {"torchrun", 0, 1, 0, 1, 0, "127.0.0.1", 0, false, "0/0"}},
+       {"torchrun", 0, 1, 0, 1, "127.0.0.1", 0, false, "0/0"}},
   };
   for (const Row& row : rows) {
     const LaunchEnvironment e = detect(row.variables);
@@ -86,7 +86,6 @@ TEST(LaunchEnvironment, IsReadFromEachLauncher) {
     EXPECT_EQ(e.world_size, x.world_size) << row.name;
     EXPECT_EQ(e.local_rank, x.local_rank) << row.name;
     EXPECT_EQ(e.local_world_size, x.local_world_size) << row.name;
-    EXPECT_EQ(e.node_rank, x.node_rank) << row.name;
     EXPECT_EQ(e.master_addr, x.master_addr) << row.name;
     EXPECT_EQ(e.master_port, x.master_port) << row.name;
     EXPECT_EQ(e.agent_store, x.agent_store) << row.name;

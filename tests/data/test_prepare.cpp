@@ -7,6 +7,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "data/input_files.h"
+#include "data/shard.h"
+#include "data/tokenizer_training.h"
 #include "data_fixture.h"
 
 namespace trireme::data::testing {
@@ -266,10 +269,46 @@ TEST_F(PrepareTest, ChangesAreRefusedWithoutForce) {
   prepare(force);
   EXPECT_EQ(stream(*Dataset::open(path("out"))), expected_stream({"first text", "SECOND", "third"}));
 
+  // Opening does not read the tokens; who forces it wants every byte looked at.
+  EXPECT_TRUE(prepare(force).up_to_date);
+  const std::filesystem::path shard = path("out/shard-00000.tokens");
+  flip_byte(shard, sizeof(ShardHeader));
+  EXPECT_FALSE(Dataset::open(path("out"))->verify().empty());
+  EXPECT_FALSE(prepare(force).up_to_date);
+  EXPECT_THAT(Dataset::open(path("out"))->verify(), ::testing::IsEmpty());
+
   std::filesystem::resize_file(path("out/shard-00000.tokens"), 100);
   EXPECT_THAT(fault_of([&] { prepare(options()); }), HasSubstr("cut short"));
   EXPECT_FALSE(prepare(force).up_to_date);
   EXPECT_TRUE(prepare(options()).up_to_date);
+}
+
+TEST_F(PrepareTest, ATokenizerInTheOutputFolderStays) {
+  for (const auto& [name, text] : {std::pair{"a", "one"}, std::pair{"b", "two"}}) write(name, text);
+  for (const bool split : {false, true}) {
+    SCOPED_TRACE(split);
+    std::filesystem::remove_all(path("out"));
+    make_directories(path("out"));
+    std::filesystem::copy(options().tokenizer, path("out/tokenizer"), std::filesystem::copy_options::recursive);
+    PrepareOptions own = options();
+    own.tokenizer = path("out/tokenizer");
+    if (split) own.eval_glob = {"a"};
+    prepare(own);
+    own.shard_tokens = 3;
+    own.force = true;
+    EXPECT_FALSE(prepare(own).up_to_date);
+    EXPECT_EQ(Tokenizer::load(own.tokenizer).hash(), Tokenizer::load(options().tokenizer).hash());
+  }
+}
+
+TEST_F(PrepareTest, AnotherTokenizerIsNotOverwritten) {
+  write("a", "text");
+  TokenizerTraining training;
+  training.vocab = 257;
+  train_tokenizer(list_text_files(std::vector<std::string>{path("texts").string()}), training)
+      .tokenizer.save(path("out/tokenizer"));
+  EXPECT_THAT(fault_of([&] { prepare(options()); }), HasSubstr("out/tokenizer holds another tokenizer"));
+  EXPECT_EQ(Tokenizer::load(path("out/tokenizer")).vocab_size(), 257);
 }
 
 TEST_F(PrepareTest, Faults) {
@@ -294,6 +333,7 @@ TEST_F(PrepareTest, Faults) {
       {"glob without match", [](auto& o) { o.eval_glob = {"z*"}; }, {"--eval-glob", "z*"}},
       {"everything held out", [](auto& o) { o.eval_glob = {"*"}; }, {"nothing is left to train on"}},
       {"two ways to hold out", [](auto& o) { o.eval_glob = {"a"}, o.eval_hash_percent = 5; }, {"choose one way"}},
+      {"hash of nothing", [](auto& o) { o.eval_hash_percent = 1e-9; }, {"eval split has no document", "--eval-glob"}},
       {"hash of everything", [](auto& o) { o.eval_hash_percent = 100; }, {"below 100"}},
       {"eval list is missing", [&](auto& o) { o.eval_list = path("nolist"); }, {"nolist"}},
       {"shard size", [](auto& o) { o.shard_tokens = 0, o.threads = -1; }, {"--shard-tokens 0", "--threads -1"}},

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "data/prepare_inputs.h"
+#include "data/input_files.h"
 #include "data/prepare_text.h"
 
 namespace trireme::data {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "data/input_files.h"
 #include "data/synthetic_text.h"
 #include "data/tokenizer.h"
 #include "data/tokenizer_training.h"

@@ -13,7 +13,7 @@ namespace trireme::nn {
 namespace {
 
 LogicalTensor matrix(const std::string& name, int64_t rows, int64_t cols) {
-  return {name, {rows, cols}, Role::attention, {Init::Kind::truncated_normal, 0.02}, true};
+  return {name, {rows, cols}, {Init::Kind::truncated_normal, 0.02}, true};
 }
 
 void give_memory(Parameter& parameter) {

@@ -1,4 +1,4 @@
-// Lines for a person. Catches: columns that move with the numbers, colour in a file, a bar mixed into lines, a silent
+// Lines for a person. Catches: columns that move with the numbers, a bar mixed into lines, a silent
 // console that speaks.
 #include "observe/console.h"
 
@@ -9,7 +9,6 @@
 
 #include <cmath>
 #include <limits>
-#include <optional>
 
 #include "base/file.h"
 #include "pseudo_terminal.h"
@@ -122,14 +121,11 @@ TEST(Console, WritesEachLineAtOnce) {
   EXPECT_EQ(pipe.read(), "");
 }
 
-TEST(Console, ColourOnlyWhereAsked) {
+TEST(Console, WarningsAreMarked) {
   Pipe pipe;
-  Console plain({.output_fd = pipe.writer.get()});
-  plain.warning("disk full");
+  Console console({.output_fd = pipe.writer.get()});
+  console.warning("disk full");
   EXPECT_EQ(pipe.read(), "warning: disk full\n");
-  Console coloured({.output_fd = pipe.writer.get(), .colour = true});
-  coloured.warning("disk full");
-  EXPECT_EQ(pipe.read(), "\x1b[33mwarning: disk full\x1b[0m\n");
 }
 
 TEST(Console, SilentSaysNothing) {
@@ -157,51 +153,6 @@ TEST(Console, ErasesTheBarBeforeALineAndDrawsItAgain) {
 TEST(Console, ClosedOutputDoesNotThrow) {
   Console console({.output_fd = 987});
   console.print("lost");
-}
-
-class Environment {
- public:
-  Environment(const char* name, std::optional<std::string> value) : name_(name) {
-    if (const char* old = getenv(name)) old_ = old;
-    set(value);
-  }
-  ~Environment() { set(old_); }
-
- private:
-  void set(const std::optional<std::string>& value) {
-    if (value)
-      setenv(name_, value->c_str(), 1);
-    else
-      unsetenv(name_);
-  }
-  const char* name_;
-  std::optional<std::string> old_;
-};
-
-TEST(ConsoleOptions, FromEnvironment) {
-  using Value = std::optional<std::string>;
-  const struct {
-    const char* name;
-    Value no_color, force, fd;
-    bool colour;
-    int progress_fd;
-  } rows[] = {
-      {"forced", {}, "1", {}, true, -1},
-      {"forced off", {}, "0", "7", false, 7},
-      {"NO_COLOR wins", "1", "1", {}, false, -1},
-      {"empty NO_COLOR is none", "", "1", {}, true, -1},
-      {"bad descriptor", {}, "0", "7x", false, -1},
-      {"empty descriptor", {}, "0", "", false, -1},
-  };
-  for (const auto& row : rows) {
-    const Environment no_color("NO_COLOR", row.no_color), force("CLICOLOR_FORCE", row.force), term("TERM", "dumb"),
-        fd("TRIREME_PROGRESS_FD", row.fd);
-    const ConsoleOptions options = ConsoleOptions::from_environment(12);
-    EXPECT_EQ(options.colour, row.colour) << row.name;
-    EXPECT_EQ(options.progress_fd, row.progress_fd) << row.name;
-    EXPECT_EQ(options.total_steps, 12) << row.name;
-    EXPECT_EQ(options.output_fd, 1) << row.name;
-  }
 }
 
 }  // namespace

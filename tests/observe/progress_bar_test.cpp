@@ -105,6 +105,13 @@ TEST(ProgressBar, NoTerminalNoBar) {
   EXPECT_EQ(read(reader.get(), &byte, 1), -1);
 }
 
+TEST(ProgressBar, ATerminalThatNobodyReadsIsSkipped) {
+  PseudoTerminal terminal(80);
+  ProgressBar bar(terminal.fd());
+  for (int i = 0; i < 5000; ++i) bar.update(10, 10, 1, 1);  // 300 KB, which no terminal holds; must return
+  EXPECT_EQ(fcntl(terminal.fd(), F_GETFL) & O_NONBLOCK, 0) << "the shell's terminal stays as it was";
+}
+
 TEST(ProgressBar, AStoppedTerminalIsSkipped) {
   PseudoTerminal terminal(80);
   ASSERT_EQ(tcflow(terminal.fd(), TCOOFF), 0);  // what Ctrl-S does

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <functional>
 
 #include "ops/adamw.h"
 #include "ops/attention.h"
@@ -279,21 +280,66 @@ TEST(Ops, OurCodeRunsOnTheThreadTeam) {
   at::set_num_threads(before);
 }
 
+// Of our kernels; matrix products and attention are libraries' (see docs/decisions.md).
 TEST(Ops, ResultsDoNotDependOnTheNumberOfThreads) {
-  torch::manual_seed(10);
-  const at::Tensor x = at::randn({1000, 96}), w = at::randn({96}), dy = at::randn({1000, 96});
-  std::vector<at::Tensor> results;
+  const auto flat = [](std::vector<at::Tensor> parts) {
+    for (at::Tensor& part : parts) part = part.detach().to(at::kDouble).reshape({-1});
+    return at::cat(parts);
+  };
+  struct Row {
+    const char* name;
+    std::function<at::Tensor(at::ScalarType)> run;
+  };
+  const Row rows[] = {
+      {"rms_norm",
+       [&](at::ScalarType type) {
+         const at::Tensor x = leaf({1000, 96}, type), d = leaf({1000, 96}, type), w = at::randn({96}, type);
+         Sink sink(w);
+         const auto [h, y] = add_rms_norm(x, d, {w, &sink}, 1e-5);
+         torch::autograd::backward({h, y}, {at::randn_like(h), at::randn_like(y)});
+         return flat({h, y, x.grad(), sink.buffer});
+       }},
+      {"swiglu",
+       [&](at::ScalarType type) {
+         const at::Tensor x = leaf({700, 192}, type), y = swiglu(x);
+         y.backward(at::randn_like(y));
+         return flat({y, x.grad()});
+       }},
+      {"embedding",
+       [&](at::ScalarType type) {
+         const at::Tensor w = at::randn({50, 96}, type), tokens = at::randint(0, 50, {3, 400}, at::kLong);
+         Sink sink(w);
+         const at::Tensor y = embedding(tokens, {w, &sink}, at::zeros({}, w.options()).requires_grad_());
+         y.backward(at::randn_like(y));
+         return flat({sink.buffer});
+       }},
+      {"adamw",
+       [&](at::ScalarType type) {
+         const at::ScalarType master = compute_type(type);
+         const at::Tensor w = at::randn({100003}, master), m = at::zeros_like(w), v = at::zeros_like(w),
+                          copy = type == master ? at::Tensor() : at::empty({100003}, type);
+         adamw(w, m, v, at::randn_like(w), copy, {1e-2, 0.9, 0.95, 1e-8, 0.1, 1, 0.5});
+         return flat({w, m, v});
+       }},
+      {"sum_of_squares",
+       [&](at::ScalarType type) {
+         return at::full({1}, sum_of_squares(at::randn({1000003}, compute_type(type))), at::kDouble);
+       }},
+  };
   const int before = at::get_num_threads();
-  for (const int threads : {1, 2, 3}) {
-    at::set_num_threads(threads);
-    const at::Tensor input = x.clone().requires_grad_();
-    Sink sink(w);
-    rms_norm(input, {w, &sink}, 1e-5).backward(dy);
-    results.push_back(at::cat({sink.buffer, input.grad().reshape({-1}), at::full({1}, sum_of_squares(x))}));
+  for (const Row& row : rows) {
+    for (const auto type : kTypes) {
+      std::vector<at::Tensor> results;
+      for (const int threads : {1, 2, 3}) {
+        at::set_num_threads(threads);
+        torch::manual_seed(10);
+        results.push_back(row.run(type));
+      }
+      EXPECT_TRUE(results[0].equal(results[1])) << row.name << " " << c10::toString(type) << ", 2 threads";
+      EXPECT_TRUE(results[0].equal(results[2])) << row.name << " " << c10::toString(type) << ", 3 threads";
+    }
   }
   at::set_num_threads(before);
-  EXPECT_TRUE(results[0].equal(results[1]));
-  EXPECT_TRUE(results[0].equal(results[2]));
 }
 
 }  // namespace

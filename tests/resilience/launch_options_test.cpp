@@ -28,7 +28,7 @@ TEST(CheckLaunch, RefusesWithAMessage) {
   } rows[] = {
       {"no_workers", nodes(1, 0, "", 0), {"--workers 0: at least 1"}},
       {"negative_workers", nodes(1, 0, "", -2), {"--workers -2"}},
-      {"too_many_workers", nodes(1, 0, "", 100000), {"at most 1024"}},
+      {"too_many_workers", nodes(1, 0, "", 100000), {"at most 256"}},
       {"no_nodes", nodes(0, 0, ""), {"--nodes 0"}},
       {"rank_too_large", nodes(2, 2, "a:1"), {"--node-rank 2: with --nodes 2 it is 0 to 1"}},
       {"no_meeting", nodes(2, 0, ""), {"needs --rendezvous"}},

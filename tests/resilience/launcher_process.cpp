@@ -29,6 +29,7 @@ LauncherProcess::LauncherProcess(const std::filesystem::path& run_dir, int worke
   pid_ = fork();
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setpgid(0, 0);  // as a shell does with a job: a signal may go to the whole group
     dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
     unsetenv("OMP_NUM_THREADS");

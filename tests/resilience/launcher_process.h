@@ -24,6 +24,7 @@ class LauncherProcess {
                   std::vector<std::string> environment = {}, bool reads_output = true);
   ~LauncherProcess();
 
+  /// Also the id of its process group.
   pid_t pid() const { return pid_; }
   /// Waits until every rank's log holds `text`; false after 10 s.
   bool wait_for_logs(const std::string& text) const;

@@ -1,4 +1,5 @@
 // The supervisor's parts, without processes: who is to blame, what is said of an end, CPUs, threads, the status page.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -269,7 +270,6 @@ TEST(CpuShare, DividesWithoutOverlap) {
   EXPECT_EQ(cpu_share(0, 1, five, 2.5).threads, 2);
   EXPECT_EQ(cpu_share(0, 4, five, 2.5).threads, 1);
   EXPECT_THAT(cpu_share(0, 1, five, 16).cpus, ElementsAre(0, 1, 4, 5, 7));
-  EXPECT_FALSE(allowed_cpus().empty());
 }
 
 TEST(ChooseThreads, OverridesTorchrunAndSaysSo) {
@@ -342,6 +342,21 @@ TEST(Terminal, DropsWhatAReaderDoesNotTakeAndSaysSo) {
   EXPECT_LT(all.size(), 1'300'000u);
   EXPECT_THAT(all, HasSubstr("bytes of output are not shown"));
   EXPECT_THAT(all, ::testing::EndsWith("the end\n"));
+}
+
+TEST(Terminal, OneThatNobodyReadsBlocksNothing) {
+  const int ours = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_TRUE(ours >= 0 && grantpt(ours) == 0 && unlockpt(ours) == 0);
+  const int theirs = open(ptsname(ours), O_RDWR | O_NOCTTY);
+  ASSERT_GE(theirs, 0);
+  Terminal terminal(theirs, true);
+  for (int i = 0; i < 100; ++i)
+    terminal.show(std::string(3000, 'x') + "\n");  // more than a terminal holds; must return
+  EXPECT_TRUE(terminal.waiting());
+  EXPECT_EQ(fcntl(theirs, F_GETFL) & O_NONBLOCK, 0) << "the shell's terminal stays as it was";
+  terminal.finish(50);
+  close(theirs);
+  close(ours);
 }
 
 }  // namespace

@@ -141,20 +141,35 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(SignalRow{"terminate", {SIGTERM}, "wait", 5, "stopping: SIGTERM"},
                       SignalRow{"interrupt", {SIGINT}, "wait", 5, "stopping: SIGINT"},
                       SignalRow{"user_signal", {SIGUSR1}, "wait", 5, "stopping: SIGUSR1"},
-                      SignalRow{"terminal_gone", {SIGHUP}, "wait", 5, "stopping: SIGTERM"},
+                      SignalRow{"terminal_gone", {SIGHUP}, "wait", 5, "stopping: SIGHUP"},
                       SignalRow{"second_interrupt", {SIGINT, SIGINT}, "deaf", 3, "ended at once by a second SIGINT"},
                       // Nothing is said by a launcher that is killed; the workers must die all the same.
                       SignalRow{"launcher_killed", {SIGKILL}, "deaf", -SIGKILL, ""}),
     [](const auto& row) { return row.param.name; });
 
+// A terminal that goes away signals every process of its foreground group, not the launcher alone.
+TEST(Supervisor, SignalsToTheWholeGroupSaveToo) {
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR1}) {
+    SCOPED_TRACE(strsignal(signal));
+    adopt_orphans();
+    LauncherProcess launcher(fresh_folder(), 2, "wait");
+    ASSERT_TRUE(launcher.wait_for_logs("==="));
+    std::this_thread::sleep_for(400ms);
+    kill(-launcher.pid(), signal);
+    const Ended ended = launcher.wait();
+    EXPECT_EQ(ended.code, 5) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("stopping: SIG"));
+    EXPECT_TRUE(no_process_left());
+  }
+}
+
 TEST(Supervisor, SignalBeforeTheWorkerListensIsNotLost) {
   adopt_orphans();
   LauncherProcess launcher(fresh_folder(), 2, "wait");
-  ASSERT_TRUE(launcher.wait_for_logs("==="));  // written before the workers start
+  ASSERT_TRUE(launcher.wait_for_logs("==="));  // written when the launcher listens, and before the workers start
   kill(launcher.pid(), SIGTERM);
   const Ended ended = launcher.wait();
-  // Before the launcher listens itself the signal ends it; afterwards no worker may die of it.
-  EXPECT_TRUE(ended.code == 5 || ended.code == -SIGTERM) << ended.code << ended.output;
+  EXPECT_EQ(ended.code, 5) << ended.output;
   EXPECT_TRUE(no_process_left());
 }
 

@@ -31,6 +31,15 @@ class TorchFolder(unittest.TestCase):
     def test_no_torch(self):
         self.assertIn("make venv", self.configure(self.scratch / "nothing"))
 
+    def test_a_torch_that_comes_later_is_found(self):
+        python = self.scratch / "python"
+        build = ["cmake", "-S", support.PROJECT, "-B", self.scratch / "build", "-G", "Ninja", f"-DTRIREME_PYTHON={python}"]
+        run = lambda: subprocess.run(build, text=True, timeout=120, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout
+        self.assertIn("make venv", run())
+        python.write_text(f"#!/bin/sh\necho {self.torch}\n")  # what `make venv` makes
+        python.chmod(0o755)
+        self.assertIn("this torch was taken", run())
+
     def test_cpu_build(self):
         self.assertIn("this torch was taken", self.configure(self.torch))
 

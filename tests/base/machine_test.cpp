@@ -1,6 +1,5 @@
 // The machine. Catches: a container's limit that is overlooked, the limit of a parent group, "max" read as a number.
-#include "observe/machine.h"
-#include "base/host.h"
+#include "base/machine.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,7 +8,9 @@
 #include <fstream>
 #include <limits>
 
-namespace trireme::observe {
+#include "base/host.h"
+
+namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
@@ -39,20 +40,34 @@ TEST(Machine, ControlGroups) {
     put(root / "memory.max", row.top);
     put(root / "a/memory.max", row.parent);
     put(root / "a/b/memory.max", row.own);
-    EXPECT_EQ(cgroup_memory_limit(root, root / "self"), row.limit) << row.name;
+    EXPECT_EQ(memory_limit({root, root / "self"}), row.limit) << row.name;
   }
   std::ofstream(root / "cpu.max") << "150000 100000\n";
-  EXPECT_EQ(cgroup_cpu_limit(root, root / "self"), 1.5);
+  EXPECT_EQ(cpu_limit({root, root / "self"}), 1.5);
   std::ofstream(root / "cpu.max") << "max 100000\n";
-  EXPECT_EQ(cgroup_cpu_limit(root, root / "self"), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(cpu_limit({root, root / "self"}), std::numeric_limits<double>::infinity());
+  fs::remove_all(root);
+  // Version 1 has a folder for each controller, and no limit is -1 or a number near 2^63.
+  fs::create_directories(root / "cpu");
+  fs::create_directories(root / "memory");
+  std::ofstream(root / "cpu/cpu.cfs_quota_us") << "-1\n";
+  std::ofstream(root / "cpu/cpu.cfs_period_us") << "100000\n";
+  std::ofstream(root / "memory/memory.limit_in_bytes") << "9223372036854771712\n";
+  EXPECT_EQ(cpu_limit({root, root / "self"}), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(memory_limit({root, root / "self"}), none);
+  std::ofstream(root / "cpu/cpu.cfs_quota_us") << "50000\n";
+  std::ofstream(root / "memory/memory.limit_in_bytes") << "4096\n";
+  EXPECT_EQ(cpu_limit({root, root / "self"}), 0.5);
+  EXPECT_EQ(memory_limit({root, root / "self"}), 4096);
   fs::remove_all(root);
 }
 
 TEST(Machine, IsThere) {
+  EXPECT_FALSE(allowed_cpus().empty());
   EXPECT_GE(usable_cores(), 1);
   EXPECT_GT(usable_memory_bytes(), int64_t{1} << 20);
   EXPECT_FALSE(host_name().empty());
 }
 
 }  // namespace
-}  // namespace trireme::observe
+}  // namespace trireme
