@@ -89,8 +89,7 @@ class Walk {
     for (; walk != fs::recursive_directory_iterator(); walk.increment(error)) {
       const fs::path path = walk->path();
       if (walk.depth() <= inside) inside = -1;
-      const bool matches =
-          pattern.empty() || inside >= 0 || glob_match(pattern, path.lexically_normal().string());
+      const bool matches = pattern.empty() || inside >= 0 || glob_match(pattern, path.lexically_normal().string());
       const bool hidden = path.filename().string().starts_with('.');
       const bool is_folder = walk->is_directory(error);
       if (is_folder) {

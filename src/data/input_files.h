@@ -17,10 +17,10 @@ struct InputFile {
   int64_t modified_ns = 0;
 };
 
-/// A file is itself, a folder all files below it, and a word with *, ? or [ what it matches as glob_match() says: files,
-/// and all files below folders. Names that begin with a dot are left out, and so is the folder `except` (a program's own
-/// output). Links to folders are followed; a folder is read once. Each file once, sorted by path. Throws one InputError
-/// for all inputs that name nothing and all files and folders that cannot be read.
+/// A file is itself, a folder all files below it, and a word with *, ? or [ what it matches as glob_match() says:
+/// files, and all files below folders. Names that begin with a dot are left out, and so is the folder `except` (a
+/// program's own output). Links to folders are followed; a folder is read once. Each file once, sorted by path. Throws
+/// one InputError for all inputs that name nothing and all files and folders that cannot be read.
 std::vector<InputFile> find_input_files(std::span<const std::string> inputs, const std::filesystem::path& except = {});
 
 /// The paths of find_input_files(inputs).

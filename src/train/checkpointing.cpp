@@ -82,23 +82,16 @@ void read_into(const checkpoint::CheckpointReader& reader, const std::vector<Hol
     if (!host[i].tensor.is_same(holdings[i].tensor)) holdings[i].tensor.copy_(host[i].tensor);
 }
 
-// Names of tensors that hold a NaN or an infinity.
-std::vector<std::string> not_finite(const std::vector<Holding>& holdings) {
-  std::vector<std::string> names;
+void refuse_not_finite(const std::vector<Holding>& holdings, const checkpoint::CheckpointReader& reader) {
+  std::vector<std::string> faults;
   for (const Holding& holding : holdings) {
     for (const nn::Fragment& fragment : holding.parameter->fragments()) {
       const at::Tensor part = holding.tensor.view({-1}).narrow(0, fragment.local_offset, fragment.elements());
-      if (!std::isfinite(ops::sum_of_squares(part))) names.push_back(holding.prefix + fragment.logical->name);
+      if (!std::isfinite(ops::sum_of_squares(part)))
+        faults.push_back(fmt::format("{}{} in {} holds values that are not finite; go on from an earlier checkpoint",
+                                     holding.prefix, fragment.logical->name, reader.folder().string()));
     }
   }
-  return names;
-}
-
-void refuse_not_finite(const std::vector<Holding>& holdings, const checkpoint::CheckpointReader& reader) {
-  std::vector<std::string> faults;
-  for (const std::string& name : not_finite(holdings))
-    faults.push_back(fmt::format("{} in {} holds values that are not finite; go on from an earlier checkpoint", name,
-                                 reader.folder().string()));
   if (!faults.empty()) throw InputError(faults);
 }
 
@@ -237,8 +230,6 @@ describe::ModelShape shape_from_json(const nlohmann::json& json) {
   scaling.at("original_max_seq_len").get_to(m.rope_scaling.original_max_seq_len);
   return m;
 }
-
-bool weights_are_finite(const models::Model& model) { return not_finite(weights_of(model)).empty(); }
 
 checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint::Store& store, Pruning pruning) {
   const comm::Communicator& data = session.mesh->data();

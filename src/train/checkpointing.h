@@ -23,9 +23,6 @@ enum class Pruning {
 checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint::Store& store,
                                        Pruning pruning = Pruning::as_configured);
 
-/// Whether this rank's master weights hold neither NaN nor infinity.
-bool weights_are_finite(const models::Model& model);
-
 /// Collective: goes on from the newest intact checkpoint of the run, or starts from checkpoint.load, or from nothing;
 /// starts the loader. `say` hears what happened, on rank 0. A run of which every checkpoint is damaged, one whose
 /// config differs where it must not, a checkpoint of another tokenizer or model, and weights that are not finite are

@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <functional>
 #include <future>
@@ -182,16 +181,18 @@ class Run {
   void check_skipped(const StepResult& result) {
     skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
     if (skipped_in_a_row_ < kMostSkippedInARow) return;
-    // What was learned since the newest checkpoint is kept, if it still computes, and pushes no older one out.
-    const bool sound = std::isfinite(result.loss) && weights_are_finite(*s_.model);
-    if (sound) save(Pruning::none);
+    // Whether the weights are broken or the data is cannot be told from here: they are kept, but apart, so that the run
+    // resumes from a checkpoint that is known to be sound.
+    const checkpoint::Store apart(s_.config.run.dir / "skipped");
+    set_phase(context_, Phase::saving);
+    reporter_.checkpoint(save_checkpoint(s_, apart, Pruning::none));
     throw_input(
         "{} steps in a row had gradients that are not finite, last in {}; nothing was learned in them. A lower "
-        "optimizer.lr, a longer lr_schedule.warmup_steps or train.precision = \"fp32\" may help{}",
-        skipped_in_a_row_, result.skipped_parameter,
-        sound ? fmt::format("; {} holds the weights as they were before them",
-                            store_.step_folder(s_.progress.step).string())
-              : "; the loss is not finite either, so these weights were not saved");
+        "optimizer.lr, a longer lr_schedule.warmup_steps or train.precision = \"fp32\" may help. The weights from "
+        "before "
+        "them lie in {}; the run would resume from {}",
+        skipped_in_a_row_, result.skipped_parameter, apart.step_folder(s_.progress.step).string(),
+        store_.newest() ? store_.newest()->folder.string() : "its beginning, since it has no checkpoint");
   }
 
   // False when it was left for a stop.
@@ -208,10 +209,10 @@ class Run {
     return true;
   }
 
-  void save(Pruning pruning = Pruning::as_configured) {
+  void save() {
     set_phase(context_, Phase::saving);
     reporter_.sync();
-    reporter_.checkpoint(save_checkpoint(s_, store_, pruning));
+    reporter_.checkpoint(save_checkpoint(s_, store_));
     postponed_ = false;
   }
 

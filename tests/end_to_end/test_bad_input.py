@@ -366,8 +366,10 @@ class BadInputTest(EndToEnd):
     def test_learning_rate_that_breaks_the_weights(self):
         run = self.new_run("too fast")
         result = self.train(run, 2, {"optimizer.lr": 1e30, "lr_schedule.warmup_steps": 0, "checkpoint.interval": 0})
-        self.assert_refused(result, "not finite", "optimizer.lr")
+        apart = run.folder / "skipped" / "checkpoints" / f"step-{run.last_step():08d}"
+        self.assert_refused(result, "not finite", "optimizer.lr", apart, "no checkpoint")
         self.assertEqual(run.checkpoints(), [])
+        self.assertTrue(self.call("inspect", apart, "--verify").code == DONE)
         self.assertTrue(all(line["skipped"] for line in run.steps()[-10:]))
 
 

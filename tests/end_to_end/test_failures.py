@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -137,6 +138,22 @@ class FailureTest(EndToEnd):
                 self.assertFalse((run.folder / "stop").exists())
                 self.assert_nothing_left(pids)
                 self.assert_goes_on(run)
+
+    def test_stop_during_an_evaluation(self):
+        """The checkpoint is there before it, the stop does not wait for its end, and the resumed run makes up for it."""
+        held_out = self.new_folder("held out") / "large"
+        shutil.copytree(self.data, held_out)  # takes about 2 s to evaluate
+        settings = {**LONG, "data.eval_path": held_out, "eval.interval": 5, "checkpoint.interval": 5}
+        run = self.new_run("stopped evaluation")
+        started = self.start_train(run, 2, settings)
+        wait_until(run.checkpoints, "the checkpoint before the evaluation")
+        started.send(signal.SIGTERM)
+        result = started.wait(20)
+        self.assertEqual(result.code, STOPPED, str(result))
+        self.assertEqual([("eval_loss" in line, line["step"]) for line in run.lines()], [(False, step) for step in range(1, 6)])
+        self.trained(run, 2, {**settings, "train.stop_after": 6})
+        self.assertEqual([("eval_loss" in line, line["step"]) for line in run.lines()],
+                         [(False, step) for step in range(1, 6)] + [(True, 5), (False, 6)])
 
     def test_stop_signal_while_workers_start(self):
         run = self.new_run("early stop")
