@@ -22,6 +22,7 @@ build   nlohmann-json3-dev      header    nlohmann/json.hpp
 build   libtomlplusplus-dev     header    toml++/toml.h
 build   libpcre2-dev            header    pcre2.h
 build   libxxhash-dev           header    xxhash.h
+build   libprotozero-dev        header    protozero/pbf_writer.hpp
 build   libgtest-dev            header    gtest/gtest.h
 build   libgmock-dev            header    gmock/gmock.h
 train   npm                     command   npm

@@ -1,4 +1,4 @@
-// `trireme data`: tokenizer, prepare, inspect, verify.
+// `trireme data`: tokenizer, import-tokenizer, prepare, inspect, verify.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -13,7 +13,8 @@
 
 namespace trireme::cli {
 
-void add_tokenizer(CLI::App& data_group);  // tokenizer.cpp
+void add_tokenizer(CLI::App& data_group);         // tokenizer.cpp
+void add_import_tokenizer(CLI::App& data_group);  // import_tokenizer.cpp
 
 namespace {
 
@@ -109,6 +110,7 @@ void add_data(CLI::App& app) {
   CLI::App* group = app.add_subcommand("data", "Prepare text for training: tokenizer, prepare, inspect, verify");
   group->require_subcommand(1);
   add_tokenizer(*group);
+  add_import_tokenizer(*group);
   add_prepare(*group);
   add_inspect_data(*group);
   add_verify(*group);

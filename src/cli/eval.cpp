@@ -1,5 +1,5 @@
 // `trireme eval`: loss and bits per byte of a checkpoint on prepared text.
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

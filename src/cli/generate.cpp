@@ -1,5 +1,5 @@
 // `trireme generate`: text from a checkpoint, token by token.
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

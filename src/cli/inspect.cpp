@@ -13,6 +13,7 @@
 #include "checkpoint/statistics.h"
 #include "checkpoint/store.h"
 #include "cli/commands.h"
+#include "observe/format.h"
 
 namespace trireme::cli {
 namespace {

@@ -1,16 +1,12 @@
 // `trireme data tokenizer`: trains a tokenizer on text files.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "cli/tokenizer_folder.h"
 #include "data/input_files.h"
 #include "data/tokenizer_training.h"
 
@@ -24,46 +20,12 @@ struct Options {
   data::TokenizerTraining training;
 };
 
-/// Before the training, which may take hours: whether its result could be kept. Data that was prepared with a tokenizer
-/// would not fit another one, so only one that may turn out equal is written over unasked.
-void check_out(const Options& options) {
-  const std::filesystem::path out(options.out);
-  make_directories(out);
-  if (::access(out.c_str(), W_OK) != 0) throw_errno("write to", options.out, errno);
-  if (options.force || !std::filesystem::exists(out / "manifest.json")) return;
-  try {
-    const data::Tokenizer old = data::Tokenizer::load(out);
-    if (old.vocab_size() == options.training.vocab) return;
-    throw_input("{} already holds another tokenizer, of {} tokens", options.out, old.vocab_size());
-  } catch (const InputError& error) {
-    throw_input("{}; choose another --out, or give --force", error.what());
-  }
-}
-
-/// Saves, beside another tokenizer rather than over it.
-std::string save(const Options& options, const data::Tokenizer& fresh) {
-  const std::filesystem::path out(options.out);
-  if (!options.force && std::filesystem::exists(out / "manifest.json")) {
-    const std::string old = data::Tokenizer::load(out).hash();
-    if (old != fresh.hash()) {
-      const std::string beside = (out.has_filename() ? out : out.parent_path()).string() + ".new";
-      fresh.save(beside);
-      throw_input(
-          "{} holds another tokenizer (hash {}, the new one has {}); the new one was written to {}. Take that, or give "
-          "--force",
-          options.out, old, fresh.hash(), beside);
-    }
-  }
-  fresh.save(out);
-  return options.out;
-}
-
 void run(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   const auto files = data::list_text_files(options.inputs);
-  check_out(options);
+  check_tokenizer_folder(options.out, options.training.vocab, options.force);
   const auto trained = data::train_tokenizer(files, options.training);
-  const std::string out = save(options, trained.tokenizer);
+  const std::string out = save_tokenizer(options.out, trained.tokenizer, options.force);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   fmt::print("tokenizer  {} tokens from {} files, {} pieces, {} distinct ({:.1f} s)\n", trained.tokenizer.vocab_size(),
              trained.files, trained.pieces, trained.distinct_pieces, seconds.count());
@@ -88,7 +50,8 @@ void add_tokenizer(CLI::App& data_group) {
       ->allow_extra_args(false)
       ->capture_default_str();
   command
-      ->add_option("--pattern", training.pattern, "How text is cut into pieces: cl100k, gpt2, or a regular expression")
+      ->add_option("--pattern", training.pattern,
+                   "How text is cut into pieces: cl100k, gpt2, o200k, or a regular expression")
       ->capture_default_str();
   command
       ->add_option("--threads", training.threads,

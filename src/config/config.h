@@ -108,6 +108,7 @@ struct EvalConfig {
 struct MetricsConfig {
   int64_t interval = 10;  ///< steps a line
   bool layer_grad_norms = false;
+  bool tensorboard = false;  ///< event files in run.dir/tensorboard
 };
 
 struct MemoryConfig {

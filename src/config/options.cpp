@@ -309,6 +309,9 @@ void add_running(std::vector<Option>& table) {
   table.push_back(Option("metrics.layer_grad_norms", at(&Config::metrics, &MetricsConfig::layer_grad_norms),
                          "Add the gradient norm of each layer to metrics.jsonl.")
                       .changeable());
+  table.push_back(Option("metrics.tensorboard", at(&Config::metrics, &MetricsConfig::tensorboard),
+                         "Also write TensorBoard event files: tensorboard --logdir RUN/tensorboard.")
+                      .changeable());
   table.push_back(
       Option("memory.caching_allocator", at(&Config::memory, &MemoryConfig::caching_allocator),
              "Keep freed memory for the next step instead of giving it back to the system. Much faster; off it "

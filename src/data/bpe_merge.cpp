@@ -21,6 +21,7 @@ MergeTable::MergeTable(const std::vector<std::string>& ranks) {
   TRIREME_CHECK(ranks.size() < INT32_MAX, "{} tokens", ranks.size());
   id_of_bytes_.reserve(ranks.size());
   for (uint32_t id = 0; id < ranks.size(); ++id) {
+    if (ranks[id].empty()) continue;
     id_of_bytes_.emplace(ranks[id], id);
     if (ranks[id].size() == 1) id_of_byte_[static_cast<unsigned char>(ranks[id][0])] = id;
   }

@@ -19,8 +19,8 @@ struct BytesHash {
 /// Which tokens there are and which pairs make one. Immutable; any thread may use it.
 class MergeTable {
  public:
-  /// `ranks[i]` is the bytes of token i: no duplicates, all 256 single bytes among them. Keeps views of them: they must
-  /// outlive this.
+  /// `ranks[i]` is the bytes of token i (empty: there is none): no duplicates, all 256 single bytes among them. Keeps
+  /// views of them: they must outlive this.
   explicit MergeTable(const std::vector<std::string>& ranks);
   MergeTable(const MergeTable&) = delete;
   MergeTable& operator=(const MergeTable&) = delete;

@@ -28,6 +28,19 @@ constexpr Named kCl100k{
 constexpr Named kGpt2{"gpt2", R"re('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)re",
                       R"re('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^)re" SPACE R"re(\p{L}\p{N}]+|[)re" SPACE
                       R"re(]+(?![^)re" SPACE R"re(])|[)re" SPACE R"re(]+)re"};
+#define CONTRACTION R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)?)re"
+#define UPPER R"re([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])re"
+#define LOWER R"re([\p{Ll}\p{Lm}\p{Lo}\p{M}])re"
+#define O200K_WORDS                                                                                        \
+  R"re([^\r\n\p{L}\p{N}]?)re" UPPER "*" LOWER "+" CONTRACTION R"re(|[^\r\n\p{L}\p{N}]?)re" UPPER "+" LOWER \
+  "*" CONTRACTION
+constexpr Named kO200k{"o200k", O200K_WORDS R"re(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re",
+                       O200K_WORDS R"re(|\p{N}{1,3}| ?[^)re" SPACE R"re(\p{L}\p{N}]+[\r\n/]*|[)re" SPACE
+                                   R"re(]*[\r\n]+|[)re" SPACE R"re(]+(?![^)re" SPACE R"re(])|[)re" SPACE R"re(]+)re"};
+#undef O200K_WORDS
+#undef LOWER
+#undef UPPER
+#undef CONTRACTION
 #undef SPACE
 
 std::string error_text(int code) {
@@ -65,20 +78,21 @@ Splitter::Scratch::~Scratch() = default;
 
 Splitter::Splitter(const std::string& pattern, Way way) : kind_(Kind::custom), way_(way), expression_(pattern) {
   std::string_view source = pattern;
-  for (const auto& [kind, named] : {std::pair{Kind::cl100k, kCl100k}, std::pair{Kind::gpt2, kGpt2}}) {
+  for (const auto& [kind, named] :
+       {std::pair{Kind::cl100k, kCl100k}, std::pair{Kind::gpt2, kGpt2}, std::pair{Kind::o200k, kO200k}}) {
     if (pattern != named.name && pattern != named.expression) continue;
     kind_ = kind;
     expression_ = named.expression;
     source = named.for_pcre2;
   }
-  if (source.empty()) throw InputError("the split pattern is empty; use cl100k, gpt2 or a regular expression");
+  if (source.empty()) throw InputError("the split pattern is empty; use cl100k, gpt2, o200k or a regular expression");
   const auto compiled = std::make_shared<Compiled>();
   int code = 0;
   PCRE2_SIZE at = 0;
   compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(),
                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, nullptr);
   if (compiled->code == nullptr) {
-    throw_input("the split pattern `{}` is neither cl100k nor gpt2 nor a regular expression: {} at character {}",
+    throw_input("the split pattern `{}` is neither cl100k, gpt2, o200k nor a regular expression: {} at character {}",
                 pattern, error_text(code), at);
   }
   // Where code may not be made at run time this fails, and pcre2_match interprets: the same matches, slower.
@@ -91,6 +105,7 @@ size_t Splitter::piece_end(std::string_view stretch, size_t begin, Scratch& scra
     size_t end = 0;
     if (kind_ == Kind::cl100k) end = ascii_piece_end_cl100k(stretch, begin);
     if (kind_ == Kind::gpt2) end = ascii_piece_end_gpt2(stretch, begin);
+    if (kind_ == Kind::o200k) end = ascii_piece_end_o200k(stretch, begin);
     if (end != 0) return end;
   }
   return matched_end(stretch, begin, scratch);

@@ -6,7 +6,7 @@
 //  - inside a stretch, pieces are the successive matches of the pattern (empty ones do not count), and what lies
 //    between two matches is a piece too. The patterns with a name match everywhere, so they leave nothing between.
 //
-// `cl100k` and `gpt2` are the patterns published with those vocabularies (openai/tiktoken,
+// `cl100k`, `gpt2` and `o200k` are the patterns published with those vocabularies (openai/tiktoken,
 // tiktoken_ext/openai_public.py, in the form without possessive quantifiers). They run by hand over ASCII, and through
 // PCRE2 wherever another character could matter; a test compares both ways. Unicode classes are those of the PCRE2 in
 // use (10.42: Unicode 14).
@@ -43,8 +43,8 @@ class Splitter {
     pattern,  ///< through PCRE2 only: the reference
   };
 
-  /// `pattern`: `cl100k`, `gpt2`, or a regular expression in PCRE2's syntax. Throws InputError when it does not
-  /// compile.
+  /// `pattern`: `cl100k`, `gpt2`, `o200k`, or a regular expression in PCRE2's syntax. Throws InputError when it does
+  /// not compile.
   explicit Splitter(const std::string& pattern, Way way = Way::fast);
 
   /// The regular expression in the spelling that other tools understand.
@@ -76,7 +76,7 @@ class Splitter {
   }
 
  private:
-  enum class Kind { cl100k, gpt2, custom };
+  enum class Kind { cl100k, gpt2, o200k, custom };
   struct Compiled;
 
   size_t matched_end(std::string_view stretch, size_t begin, Scratch& scratch) const;

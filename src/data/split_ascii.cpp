@@ -118,4 +118,48 @@ size_t ascii_piece_end_gpt2(std::string_view text, size_t begin) {
   return spaces_end(r, begin, end);
 }
 
+// [^\r\n\p{L}\p{N}]?U*l+(?i:'s|...)?|[^\r\n\p{L}\p{N}]?U+l*(?i:'s|...)?|\p{N}{1,3}|
+// ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+| \s+(?!\S)|\s+ where U is an upper-case letter and l a lower-case one: in ASCII,
+// no letter is both.
+size_t ascii_piece_end_o200k(std::string_view text, size_t begin) {
+  const Reader r{text};
+  const uint8_t first = r.at(begin), second = r.at(begin + 1);
+  if (first == wide) return 0;
+  if (first == digit) {
+    if (second != digit) return second == wide ? 0 : begin + 1;
+    const uint8_t third = r.at(begin + 2);
+    if (third != digit) return third == wide ? 0 : begin + 2;
+    return begin + 3;
+  }
+  if (first == letter || (!r.newline(begin) && second == letter)) {
+    size_t end = first == letter ? begin : begin + 1;
+    while (end < text.size() && text[end] >= 'A' && text[end] <= 'Z') ++end;
+    while (end < text.size() && text[end] >= 'a' && text[end] <= 'z') ++end;
+    if (r.at(end) == wide) return 0;
+    if (end >= text.size() || text[end] != '\'') return end;
+    // A wide character may fold to an ASCII letter (U+017F to s).
+    if (r.at(end + 1) == wide || (r.at(end + 1) == letter && r.at(end + 2) == wide)) return 0;
+    if (r.at(end + 1) != letter) return end;
+    const char c = r.lower(end + 1);
+    if (c == 's' || c == 't' || c == 'm' || c == 'd') return end + 2;
+    const bool two = r.at(end + 2) == letter;
+    if (two && (c == 'r' || c == 'v') && r.lower(end + 2) == 'e') return end + 3;
+    if (two && c == 'l' && r.lower(end + 2) == 'l') return end + 3;
+    return end;
+  }
+  if (!r.newline(begin) && second == wide) return 0;
+  if (first == other || (text[begin] == ' ' && second == other)) {
+    size_t end = r.run(begin + 1, other);
+    if (end == 0) return 0;
+    while (r.newline(end) || (end < text.size() && text[end] == '/')) ++end;
+    return end;
+  }
+  const size_t end = r.run(begin + 1, space);
+  if (end == 0) return 0;
+  for (size_t i = end; i > begin; --i) {
+    if (r.newline(i - 1)) return i;
+  }
+  return spaces_end(r, begin, end);
+}
+
 }  // namespace trireme::data

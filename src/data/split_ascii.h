@@ -12,5 +12,6 @@ namespace trireme::data {
 
 size_t ascii_piece_end_cl100k(std::string_view text, size_t begin);
 size_t ascii_piece_end_gpt2(std::string_view text, size_t begin);
+size_t ascii_piece_end_o200k(std::string_view text, size_t begin);
 
 }  // namespace trireme::data

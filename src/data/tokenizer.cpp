@@ -35,11 +35,20 @@ ThreadState& thread_state(uint64_t owner) {
 
 std::atomic<uint64_t> next_number{1};
 
+/// Gives the specials without an id the ones after the ranks.
+void number_specials(TokenizerParts& parts) {
+  auto next = static_cast<int64_t>(parts.ranks.size());
+  for (SpecialToken& special : parts.specials) {
+    if (special.id < 0) special.id = next;
+    next = std::max(next, special.id + 1);
+  }
+}
+
 void check_ranks(const std::vector<std::string>& ranks, std::vector<std::string>& faults) {
   std::unordered_map<std::string_view, size_t, BytesHash> seen;
   std::array<bool, 256> has{};
   for (size_t id = 0; id < ranks.size(); ++id) {
-    if (ranks[id].empty()) faults.push_back(fmt::format("token {} has no bytes", id));
+    if (ranks[id].empty()) continue;
     const auto [other, fresh] = seen.emplace(ranks[id], id);
     if (!fresh) faults.push_back(fmt::format("tokens {} and {} have the same bytes", other->second, id));
     if (ranks[id].size() == 1) has[static_cast<unsigned char>(ranks[id][0])] = true;
@@ -54,17 +63,25 @@ void check_ranks(const std::vector<std::string>& ranks, std::vector<std::string>
 
 void check_specials(const TokenizerParts& parts, std::vector<std::string>& faults) {
   if (parts.specials.empty()) faults.push_back("there is no special token; at least the end of text is needed");
+  constexpr int64_t kMostId = int64_t{1} << 24;  // of a table with a row an id
+  std::unordered_map<int64_t, std::string_view> of_id;
   for (size_t i = 0; i < parts.specials.size(); ++i) {
-    const std::string& text = parts.specials[i];
+    const auto& [text, id] = parts.specials[i];
     if (text.empty()) faults.push_back(fmt::format("special token {} is empty", i));
     if (valid_utf8_prefix(text) != text.size()) faults.push_back(fmt::format("special token {} is not UTF-8", i));
-    if (std::count(parts.specials.begin(), parts.specials.begin() + i, text) > 0) {
-      faults.push_back(fmt::format("special token `{}` is given twice", text));
+    for (size_t other = 0; other < i; ++other) {
+      if (parts.specials[other].text == text) faults.push_back(fmt::format("special token `{}` is given twice", text));
     }
+    const auto rank = static_cast<size_t>(id);
+    if (rank < parts.ranks.size() && !parts.ranks[rank].empty())
+      faults.push_back(fmt::format("special token `{}` has id {}, which is that of a rank", text, id));
+    if (id > kMostId) faults.push_back(fmt::format("special token `{}` has id {}; {} is the most", text, id, kMostId));
+    if (const auto [at, fresh] = of_id.emplace(id, text); !fresh)
+      faults.push_back(fmt::format("special tokens `{}` and `{}` have the same id, {}", at->second, text, id));
   }
-  if (!parts.specials.empty() && std::count(parts.specials.begin(), parts.specials.end(), parts.end_of_text) == 0) {
+  const bool ends = std::ranges::count(parts.specials, parts.end_of_text, &SpecialToken::text) > 0;
+  if (!parts.specials.empty() && !ends)
     faults.push_back(fmt::format("the end of text `{}` is not one of the special tokens", parts.end_of_text));
-  }
 }
 
 }  // namespace
@@ -75,23 +92,32 @@ struct Tokenizer::Model {
   MergeTable merges;  ///< views parts.ranks
   uint64_t number = next_number++;
   std::string hash;
-  int32_t end_of_text;
+  std::unordered_map<int32_t, std::string_view> special_of_id;
+  int64_t vocab_size;
+  int32_t end_of_text = 0;
 
-  Model(TokenizerParts given, Splitter with) : parts(std::move(given)), splitter(std::move(with)), merges(parts.ranks) {
+  Model(TokenizerParts given, Splitter with)
+      : parts(std::move(given)),
+        splitter(std::move(with)),
+        merges(parts.ranks),
+        vocab_size(static_cast<int64_t>(parts.ranks.size())) {
     parts.pattern = splitter.expression();
     hash = tokenizer_hash(parts);
-    const auto end = std::find(parts.specials.begin(), parts.specials.end(), parts.end_of_text);
-    end_of_text = static_cast<int32_t>(parts.ranks.size() + (end - parts.specials.begin()));
+    for (const SpecialToken& special : parts.specials) {
+      special_of_id.emplace(static_cast<int32_t>(special.id), special.text);
+      vocab_size = std::max(vocab_size, special.id + 1);
+      if (special.text == parts.end_of_text) end_of_text = static_cast<int32_t>(special.id);
+    }
   }
 };
 
-Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
-  TokenizerParts parts = read_tokenizer(folder);
+Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+  TokenizerParts parts = std::filesystem::is_regular_file(path) ? read_encoding(path) : read_tokenizer(path);
   try {
     return Tokenizer(std::move(parts));
   } catch (const InputError& error) {
     std::vector<std::string> faults;
-    for (const std::string& fault : error.faults()) faults.push_back(folder.string() + ": " + fault);
+    for (const std::string& fault : error.faults()) faults.push_back(path.string() + ": " + fault);
     throw InputError(faults);
   }
 }
@@ -104,6 +130,7 @@ Tokenizer::Tokenizer(TokenizerParts parts) {
   } catch (const InputError& error) {
     faults.push_back(error.what());
   }
+  number_specials(parts);
   check_ranks(parts.ranks, faults);
   check_specials(parts, faults);
   if (!faults.empty()) throw InputError(faults);
@@ -158,23 +185,23 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
-  const auto& [pattern, ranks, specials, end] = model_->parts;
   if (id < 0 || id >= vocab_size()) {
     throw_input("token id {} is not in the vocabulary of {} tokens (0 to {})", id, vocab_size(), vocab_size() - 1);
   }
+  if (const auto special = model_->special_of_id.find(id); special != model_->special_of_id.end())
+    return special->second;
+  const std::vector<std::string>& ranks = model_->parts.ranks;
   const auto index = static_cast<size_t>(id);
-  return index < ranks.size() ? ranks[index] : specials[index - ranks.size()];
+  if (index >= ranks.size() || ranks[index].empty())
+    throw_input("token id {} is one that this vocabulary does not use", id);
+  return ranks[index];
 }
 
-int64_t Tokenizer::vocab_size() const {
-  return static_cast<int64_t>(model_->parts.ranks.size() + model_->parts.specials.size());
-}
+int64_t Tokenizer::vocab_size() const { return model_->vocab_size; }
 
 int32_t Tokenizer::end_of_text() const { return model_->end_of_text; }
 
-bool Tokenizer::is_special(int32_t id) const {
-  return id >= static_cast<int64_t>(model_->parts.ranks.size()) && id < vocab_size();
-}
+bool Tokenizer::is_special(int32_t id) const { return model_->special_of_id.contains(id); }
 
 std::string Tokenizer::hash() const { return model_->hash; }
 

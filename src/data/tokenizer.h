@@ -4,7 +4,9 @@
 // and leftmost first, until no merge is left (Sennrich, Haddow, Birch, "Neural machine translation of rare words with
 // subword units", ACL 2016, over bytes as in GPT-2). The result equals tiktoken's for the same ranks and pattern.
 //
-// Ids: 0..M-1 are the ranks of the merged byte strings, M.. are the special tokens; vocab_size() counts both.
+// Ids: the ranks of the merged byte strings, and those of the special tokens. Ours follow the ranks without a gap; some
+// published vocabularies leave ids unused, or put a special between ranks (p50k). vocab_size() is the highest id
+// plus 1.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +19,27 @@
 
 namespace trireme::data {
 
+struct SpecialToken {
+  std::string text;  ///< UTF-8, not empty
+  int64_t id = -1;   ///< -1: the next after the ranks and the specials before it
+
+  bool operator==(const SpecialToken&) const = default;
+};
+
 /// Everything that defines a tokenizer; what the trainer makes and the files hold.
 struct TokenizerParts {
-  std::string pattern;                ///< `cl100k`, `gpt2` or a regular expression; see Splitter
-  std::vector<std::string> ranks;     ///< bytes of token i; each of the 256 single bytes is among them
-  std::vector<std::string> specials;  ///< text of special i, whose id is ranks.size() + i; UTF-8, at least one
-  std::string end_of_text;            ///< the special that ends a document
+  std::string pattern;                 ///< `cl100k`, `gpt2`, `o200k` or a regular expression; see Splitter
+  std::vector<std::string> ranks;      ///< bytes of token i; empty: no rank has this id. The 256 single bytes are there
+  std::vector<SpecialToken> specials;  ///< at least one
+  std::string end_of_text;             ///< the special that ends a document
 };
 
 /// Immutable after construction; a copy is a cheap handle. Every const function may be called from any thread at once.
 class Tokenizer {
  public:
-  /// Reads FOLDER/manifest.json and FOLDER/tokenizer.tiktoken. Throws one InputError that lists every fault found.
-  static Tokenizer load(const std::filesystem::path& folder);
+  /// Reads FOLDER/manifest.json and FOLDER/tokenizer.tiktoken, or a file of a published encoding (r50k_base.tiktoken;
+  /// see tokenizer_file.h). Throws one InputError that lists every fault found.
+  static Tokenizer load(const std::filesystem::path& path);
 
   /// Throws one InputError that lists every fault of `parts`.
   explicit Tokenizer(TokenizerParts parts);
@@ -42,14 +52,14 @@ class Tokenizer {
   void encode(std::string_view text, std::vector<int32_t>& out) const;
 
   /// The bytes of the ids one after the other; a special gives its text. Throws InputError for an id outside the
-  /// vocabulary.
+  /// vocabulary, or that the vocabulary leaves unused.
   std::string decode(std::span<const int32_t> ids) const;
 
   /// Bytes of one token, the text of a special; valid while a copy of this tokenizer lives. Throws InputError as
   /// decode.
   std::string_view token_bytes(int32_t id) const;
 
-  /// Number of ids, specials included.
+  /// The highest id plus 1, specials included: the rows that an embedding needs.
   int64_t vocab_size() const;
   int32_t end_of_text() const;
   bool is_special(int32_t id) const;

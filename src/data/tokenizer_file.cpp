@@ -49,7 +49,8 @@ std::optional<std::string> from_base64(std::string_view text) {
 
 std::string rank_file(const std::vector<std::string>& ranks) {
   std::string text;
-  for (size_t id = 0; id < ranks.size(); ++id) text += fmt::format("{} {}\n", to_base64(ranks[id]), id);
+  for (size_t id = 0; id < ranks.size(); ++id)
+    if (!ranks[id].empty()) text += fmt::format("{} {}\n", to_base64(ranks[id]), id);
   return text;
 }
 
@@ -72,12 +73,15 @@ class Faults {
   size_t count_ = 0;
 };
 
-std::vector<std::string> parse_ranks(std::string_view text, const std::string& path, Faults& faults) {
+/// `taken`: ids that specials have among the ranks.
+std::vector<std::string> parse_ranks(std::string_view text, const std::string& path,
+                                     const std::vector<SpecialToken>& taken, Faults& faults) {
   std::vector<std::optional<std::string>> found;
   std::vector<size_t> line_of;
   size_t line = 0, filled = 0;
-  // Ranks are 0..n-1 in a file of n lines, so one that is far larger must not make a table of its size.
-  const auto most = static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) + 1;
+  // Ranks are 0..n-1 in a file of n lines, but for specials among them, so one that is far larger must not make a table
+  // of its size.
+  const auto most = static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) + 1 + taken.size();
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view content = text.substr(0, end);
@@ -118,7 +122,9 @@ std::vector<std::string> parse_ranks(std::string_view text, const std::string& p
   if (filled == 0) faults.add("{}: holds no ranks", path);
   std::vector<std::string> ranks;
   for (size_t rank = 0; rank < found.size(); ++rank) {
-    if (!found[rank]) faults.add("{}: there is no rank {}, and the ranks go up to {}", path, rank, found.size() - 1);
+    const bool special = std::ranges::count(taken, static_cast<int64_t>(rank), &SpecialToken::id) > 0;
+    if (!found[rank] && !special)
+      faults.add("{}: there is no rank {}, and the ranks go up to {}", path, rank, found.size() - 1);
     ranks.push_back(found[rank].value_or(""));
   }
   return ranks;
@@ -127,7 +133,6 @@ std::vector<std::string> parse_ranks(std::string_view text, const std::string& p
 struct Claims {
   int64_t vocab_size = 0;
   std::string hash;
-  std::vector<int64_t> special_ids;
 };
 
 /// Fills all of `parts` but the ranks.
@@ -151,8 +156,7 @@ Claims parse_manifest(const std::string& text, const std::string& path, Tokenize
     parts.pattern = json.at("pattern").get<std::string>();
     parts.end_of_text = json.at("end_of_text").get<std::string>();
     for (const auto& special : json.at("specials")) {
-      parts.specials.push_back(special.at("text").get<std::string>());
-      claims.special_ids.push_back(special.at("id").get<int64_t>());
+      parts.specials.push_back({special.at("text").get<std::string>(), special.at("id").get<int64_t>()});
     }
     claims.vocab_size = json.at("vocab_size").get<int64_t>();
     claims.hash = json.at("hash").get<std::string>();
@@ -173,7 +177,12 @@ std::string tokenizer_hash(const TokenizerParts& parts) {
   };
   add(rank_file(parts.ranks));
   add(parts.pattern);
-  for (const std::string& special : parts.specials) add(special);
+  for (size_t i = 0; i < parts.specials.size(); ++i) {
+    const auto& [text, id] = parts.specials[i];
+    add(text);
+    // 0xFF is in no UTF-8, so this is never the text of a special.
+    if (id != static_cast<int64_t>(parts.ranks.size() + i)) add(fmt::format("\xFF{}", id));
+  }
   add(parts.end_of_text);
   return hasher.hex();
 }
@@ -201,17 +210,12 @@ TokenizerParts read_tokenizer(const std::filesystem::path& folder) {
   const std::string manifest = (folder / kManifest).string(), ranks = (folder / kRankFile).string();
   const Claims claims = parse_manifest(content[0], manifest, parts, faults);
   const bool manifest_fits = faults.empty();
-  parts.ranks = parse_ranks(content[1], ranks, faults);
+  parts.ranks = parse_ranks(content[1], ranks, parts.specials, faults);
   if (manifest_fits && faults.empty()) {
-    for (size_t i = 0; i < claims.special_ids.size(); ++i) {
-      const auto expected = static_cast<int64_t>(parts.ranks.size() + i);
-      if (claims.special_ids[i] == expected) continue;
-      faults.add("{}: special `{}` has id {}; after {} ranks it must be {}", manifest, parts.specials[i],
-                 claims.special_ids[i], parts.ranks.size(), expected);
-    }
-    const auto size = static_cast<int64_t>(parts.ranks.size() + parts.specials.size());
+    int64_t size = static_cast<int64_t>(parts.ranks.size());
+    for (const SpecialToken& special : parts.specials) size = std::max(size, special.id + 1);
     if (claims.vocab_size != size) {
-      faults.add("{}: vocab_size is {}, but {} ranks and {} specials are {}", manifest, claims.vocab_size,
+      faults.add("{}: vocab_size is {}, but {} ranks and {} specials need {}", manifest, claims.vocab_size,
                  parts.ranks.size(), parts.specials.size(), size);
     }
     const std::string hash = tokenizer_hash(parts);
@@ -226,16 +230,84 @@ TokenizerParts read_tokenizer(const std::filesystem::path& folder) {
 
 void write_tokenizer(const std::filesystem::path& folder, const TokenizerParts& parts) {
   nlohmann::ordered_json json{{"format", kFormat}, {"version", kVersion}, {"pattern", parts.pattern}};
-  json["vocab_size"] = parts.ranks.size() + parts.specials.size();
+  json["vocab_size"] = 0;  // keeps its place
   json["specials"] = nlohmann::ordered_json::array();
-  for (size_t i = 0; i < parts.specials.size(); ++i) {
-    json["specials"].push_back({{"text", parts.specials[i]}, {"id", parts.ranks.size() + i}});
+  auto size = static_cast<int64_t>(parts.ranks.size());
+  for (const auto& [text, id] : parts.specials) {
+    json["specials"].push_back({{"text", text}, {"id", id}});
+    size = std::max(size, id + 1);
   }
+  json["vocab_size"] = size;
   json["end_of_text"] = parts.end_of_text;
   json["hash"] = tokenizer_hash(parts);
   make_directories(folder);
   write_file_durably(folder / kRankFile, rank_file(parts.ranks));
   write_file_durably(folder / kManifest, json.dump(2) + "\n");
+}
+
+namespace {
+
+/// A published encoding (openai/tiktoken, tiktoken_ext/openai_public.py).
+struct Encoding {
+  const char* name;
+  const char* pattern;
+  std::vector<SpecialToken> specials;  ///< <|endoftext|> first
+  const char* hash;                    ///< XXH3-128 of the rank file
+};
+
+const std::vector<Encoding>& encodings() {
+  static const std::vector<Encoding> all = {
+      {"r50k_base", "gpt2", {{"<|endoftext|>", 50256}}, "aa5ef69a716d8a563cb2fbe95939bd2d"},
+      {"p50k_base", "gpt2", {{"<|endoftext|>", 50256}}, "1bfe2eadd49e9688f2d3fa62565e6e17"},
+      {"cl100k_base",
+       "cl100k",
+       {{"<|endoftext|>", 100257},
+        {"<|fim_prefix|>", 100258},
+        {"<|fim_middle|>", 100259},
+        {"<|fim_suffix|>", 100260},
+        {"<|endofprompt|>", 100276}},
+       "7cdb781bb5d59657aa5d7bf38900641a"},
+      {"o200k_base",
+       "o200k",
+       {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}},
+       "dee5d4ced09a2db672a095e82ca109d6"},
+  };
+  return all;
+}
+
+}  // namespace
+
+TokenizerParts read_encoding(const std::filesystem::path& path) {
+  const std::string content = read_file(path);
+  Hasher hasher;
+  hasher.add(content);
+  const std::string hash = hasher.hex();
+  std::string names;
+  for (const Encoding& encoding : encodings()) {
+    if (encoding.hash == hash) {
+      Faults faults;
+      TokenizerParts parts{encoding.pattern, {}, encoding.specials, encoding.specials.front().text};
+      parts.ranks = parse_ranks(content, path.string(), parts.specials, faults);
+      faults.throw_if_any();
+      return parts;
+    }
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", encoding.name);
+  }
+  throw_input(
+      "{} is the rank file of none of {}; `trireme data import-tokenizer {} --pattern PATTERN --special TEXT --out "
+      "FOLDER` "
+      "makes a tokenizer of any rank file",
+      path.string(), names, path.string());
+}
+
+TokenizerParts read_rank_file(const std::filesystem::path& path, const std::string& pattern,
+                              std::vector<SpecialToken> specials) {
+  Faults faults;
+  TokenizerParts parts{pattern, {}, std::move(specials), ""};
+  if (!parts.specials.empty()) parts.end_of_text = parts.specials.front().text;
+  parts.ranks = parse_ranks(read_file(path), path.string(), parts.specials, faults);
+  faults.throw_if_any();
+  return parts;
 }
 
 }  // namespace trireme::data

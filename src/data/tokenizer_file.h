@@ -20,6 +20,14 @@ std::string tokenizer_hash(const TokenizerParts& parts);
 /// are thrown as one InputError; whether the parts make a tokenizer is Tokenizer's to check.
 TokenizerParts read_tokenizer(const std::filesystem::path& folder);
 
+/// A published rank file, told by its content whatever its name: r50k_base (GPT-2), p50k_base, cl100k_base (GPT-4),
+/// o200k_base (GPT-4o) of tiktoken; pattern and specials are known. Throws InputError for any other file.
+TokenizerParts read_encoding(const std::filesystem::path& path);
+
+/// Any rank file. Specials without an id get those after the ranks; the first ends a document.
+TokenizerParts read_rank_file(const std::filesystem::path& path, const std::string& pattern,
+                              std::vector<SpecialToken> specials);
+
 /// Durable; the manifest goes last, so that a folder with a manifest that fits is complete.
 void write_tokenizer(const std::filesystem::path& folder, const TokenizerParts& parts);
 

@@ -19,7 +19,8 @@ constexpr const char* kEndOfText = "<|endoftext|>";
 TrainedTokenizer train_tokenizer(std::span<const fs::path> files, const TokenizerTraining& options) {
   const auto specials = static_cast<int64_t>(options.specials.size());
   const int64_t least = 256 + specials, most = int64_t{1} << 24;
-  TokenizerParts parts{options.pattern, {}, options.specials, ""};
+  TokenizerParts parts{options.pattern, {}, {}, ""};
+  for (const std::string& text : options.specials) parts.specials.push_back({text});
   if (!options.specials.empty()) {
     const bool usual = std::count(options.specials.begin(), options.specials.end(), kEndOfText) > 0;
     parts.end_of_text = usual ? kEndOfText : options.specials.front();

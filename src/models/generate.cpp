@@ -1,6 +1,7 @@
 #include "models/generate.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -62,7 +63,7 @@ std::vector<int32_t> generate(Model& model, std::span<const int32_t> prompt, con
          given + static_cast<int64_t>(result.size()) < capacity + 1) {
     const auto seq = static_cast<int64_t>(next.size());
     if (position + seq > capacity) break;
-    const at::Tensor tokens = torch::tensor(next, at::kLong).view({1, seq}).to(device);
+    const at::Tensor tokens = at::tensor(next, at::kLong).view({1, seq}).to(device);
     const at::Tensor positions = make_positions(1, seq, position, device);
     at::Tensor x = model.embed(tokens);
     for (int64_t i = 0; i < model.shape().layers; ++i) x = model.block(i, x, positions, &cache[static_cast<size_t>(i)]);

@@ -1,6 +1,6 @@
 #include "models/llama.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cmath>
 

@@ -1,6 +1,7 @@
 #include "models/model.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "models/llama.h"
 #include "nn/recompute.h"

@@ -1,6 +1,6 @@
 #include "ops/embedding.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cstring>
 

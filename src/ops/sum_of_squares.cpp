@@ -1,6 +1,6 @@
 #include "ops/sum_of_squares.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <vector>
 

@@ -1,6 +1,6 @@
 #include "ops/swiglu.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "ops/dispatch.h"
 #include "ops/function.h"

@@ -1,6 +1,7 @@
 #include "optim/adamw.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "ops/adamw.h"
 

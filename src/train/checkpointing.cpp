@@ -1,7 +1,10 @@
 #include "train/checkpointing.h"
 
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
-#include <torch/torch.h>
+#include <torch/version.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,7 @@
 #include "train/reporter.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/version.h>
 
 #include <cmath>
@@ -66,7 +67,10 @@ void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesys
 
 void Reporter::rewind(int64_t step) {
   // At step 0 there is nothing to keep, not even an evaluation before the first step.
-  if (metrics_ != nullptr) metrics_->rewind(step > 0 ? step : -1);
+  if (metrics_ == nullptr) return;
+  metrics_->rewind(step > 0 ? step : -1);
+  if (session_.config.metrics.tensorboard)
+    tensorboard_ = std::make_unique<observe::TensorBoardFile>(session_.config.run.dir / "tensorboard", step + 1);
 }
 
 void Reporter::step(const StepResult& result) {
@@ -91,6 +95,7 @@ void Reporter::step(const StepResult& result) {
         record.layer_grad_norms.emplace_back(parameters[i]->name(), result.parameter_norms[i]);
     }
     metrics_->append(record);
+    if (tensorboard_ != nullptr) tensorboard_->append(record);
     console_.step(record);
   }
   console_.progress(step, result.loss, meter_->seconds_left(step));
@@ -106,6 +111,7 @@ void Reporter::evaluation(const Evaluation& evaluation) {
   record.bytes = evaluation.bytes;
   record.seconds = evaluation.seconds;
   metrics_->append(record);
+  if (tensorboard_ != nullptr) tensorboard_->append(record);
   console_.evaluation(record);
 }
 

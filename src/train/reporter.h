@@ -9,6 +9,7 @@
 #include "checkpoint/save.h"
 #include "observe/console.h"
 #include "observe/metrics_file.h"
+#include "observe/tensorboard.h"
 #include "observe/throughput_meter.h"
 #include "train/evaluate.h"
 #include "train/session.h"
@@ -44,8 +45,9 @@ class Reporter {
   const Session& session_;
   int64_t last_step_;
   observe::Console console_;
-  std::unique_ptr<observe::MetricsFile> metrics_;    ///< null on ranks that do not speak
-  std::unique_ptr<observe::ThroughputMeter> meter_;  ///< from start() on
+  std::unique_ptr<observe::MetricsFile> metrics_;          ///< null on ranks that do not speak
+  std::unique_ptr<observe::TensorBoardFile> tensorboard_;  ///< with metrics.tensorboard, from rewind() on
+  std::unique_ptr<observe::ThroughputMeter> meter_;        ///< from start() on
 };
 
 }  // namespace trireme::train

@@ -1,6 +1,7 @@
 #include "train/run_worker.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <chrono>
 #include <csignal>

@@ -1,6 +1,6 @@
 #include "train/session.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "base/error.h"
 
@@ -46,7 +46,7 @@ at::ScalarType activation_type(config::Precision precision) {
 
 at::Device choose_device(config::Device device) {
   if (device == config::Device::cpu) return at::kCPU;
-  if (!torch::cuda::is_available())
+  if (!at::hasCUDA())
     throw_input(
         "run.device = \"cuda\", but this build of torch, or this machine, has no CUDA device; run.device = \"cpu\" "
         "works");

@@ -1,6 +1,6 @@
 #include "train/step.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "memory/process_memory.h"
 #include "optim/gradient_norm.h"
@@ -20,7 +20,7 @@ struct Verdict {
   bool skip, stop;
 };
 Verdict agree(comm::Communicator& world, double loss, bool skip, bool stop) {
-  const at::Tensor values = torch::tensor({loss, skip ? 1.0 : 0.0, stop ? 1.0 : 0.0}, at::kDouble);
+  const at::Tensor values = at::tensor({loss, skip ? 1.0 : 0.0, stop ? 1.0 : 0.0}, at::kDouble);
   world.all_reduce(values);
   return {values[0].item<double>(), values[1].item<double>() > 0, values[2].item<double>() > 0};
 }

@@ -1,9 +1,9 @@
 // Tensors over the core: Communicator, Mesh, the c10d adapter and the bench, with ranks as threads.
 #include "comm/communicator.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <atomic>
 #include <chrono>

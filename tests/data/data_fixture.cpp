@@ -17,7 +17,7 @@ Tokenizer small_tokenizer() {
   for (int byte = 0; byte < 256; ++byte) parts.ranks.push_back(std::string(1, static_cast<char>(byte)));
   for (const char* merged : {" t", "he", " the", "in", "er", "an", " a", "re", "on", " w"})
     parts.ranks.push_back(merged);
-  parts.specials = {"<|endoftext|>"};
+  parts.specials = {{"<|endoftext|>"}};
   parts.end_of_text = "<|endoftext|>";
   return Tokenizer(parts);
 }

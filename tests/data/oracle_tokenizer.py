@@ -64,6 +64,7 @@ def random_text(rng, everything, corpus):
         "digits": list("0123456789 .,") + ["\u0663", "\u00bd", "\u2167", "\u4e00", "a"],
         "punctuation": list("!?.,;:'\"()[]{}<>@#$%^&*-_=+\\/|~` \n\r") + ["\u2014", "\u201c", "\u20ac", "x"],
         "everything": everything,
+        "capitals": list("ABCabc'/ \n.\u01c5\u02b0\u00c9\u00e9\u0301") + ["'S", "'ll", "\u017f", "HTTPServer", "iPhone"],
         "latin": list("abcdefgABCDEFG \u00e9\u00e8\u00fc\u00df\u00c5") + ["e\u0301", "\u2014"],
         "words": corpus,
     }
@@ -109,7 +110,7 @@ def main():
     training = [work / "text", *repository]
     everything = assigned_characters()
     failures = 0
-    for pattern in ("cl100k", "gpt2"):
+    for pattern in ("cl100k", "gpt2", "o200k"):
         folder = work / pattern
         subprocess.run([pipe, "train", folder, str(VOCAB), pattern, "2", *training], check=True, stdout=subprocess.DEVNULL)
         encoding = oracle(folder)

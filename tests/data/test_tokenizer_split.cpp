@@ -38,6 +38,9 @@ TEST(Split, Table) {
       {"spaces before a word", "cl100k", "a   b", {"a", "  ", " b"}},
       {"spaces up to the last newline", "cl100k", "a \n \n  b", {"a", " \n \n", " ", " b"}},
       {"gpt2 newlines", "gpt2", "a\n\nb", {"a", "\n", "\n", "b"}},
+      {"o200k takes a contraction with its word", "o200k", "We'Ll DON'T", {"We'Ll", " DON'T"}},
+      {"o200k cuts before a capital", "o200k", "helloWorld HTTPServer", {"hello", "World", " HTTPServer"}},
+      {"o200k newlines and slashes", "o200k", "x/\n/y //", {"x", "/\n/", "y", " //"}},
       {"trailing spaces stay together", "cl100k", "a   ", {"a", "   "}},
       {"mongolian vowel separator is no space", "gpt2", "\u180E\u180E", {"\u180E\u180E"}},
       {"wide spaces", "gpt2", "\u2003\u2003x", {"\u2003", "\u2003", "x"}},
@@ -56,7 +59,7 @@ TEST(Split, Table) {
 }
 
 TEST(Split, ByHandEqualsThePattern) {
-  for (const char* pattern : {"cl100k", "gpt2"}) {
+  for (const char* pattern : {"cl100k", "gpt2", "o200k"}) {
     const Splitter fast(pattern), reference(pattern, Splitter::Way::pattern);
     Draws draws(pattern);
     for (int i = 0; i < 20000; ++i) {
@@ -81,7 +84,7 @@ TEST(Split, ByHandEqualsThePattern) {
 
 TEST(Split, PiecesMakeTheText) {
   Draws draws("pieces make the text");
-  for (const char* pattern : {"cl100k", "gpt2", "b+|[^a]{2}", "\\bx|(?=a)"}) {
+  for (const char* pattern : {"cl100k", "gpt2", "o200k", "b+|[^a]{2}", "\\bx|(?=a)"}) {
     const Splitter splitter(pattern);
     for (int i = 0; i < 2000; ++i) {
       const std::string text = i % 2 == 0 ? random_bytes(draws, draws.below(60)) : random_text(draws);
@@ -96,7 +99,7 @@ TEST(Split, PiecesMakeTheText) {
 }
 
 TEST(Split, ExpressionOfANamedPatternIsThatPattern) {
-  for (const char* pattern : {"cl100k", "gpt2"}) {
+  for (const char* pattern : {"cl100k", "gpt2", "o200k"}) {
     const Splitter named(pattern), spelled(named.expression());
     EXPECT_EQ(spelled.expression(), named.expression());
     EXPECT_TRUE(spelled.cuts_between_letter_and_space()) << pattern;
@@ -105,7 +108,7 @@ TEST(Split, ExpressionOfANamedPatternIsThatPattern) {
 }
 
 TEST(Split, CutsBetweenLetterAndSpace) {
-  for (const char* pattern : {"cl100k", "gpt2"}) {
+  for (const char* pattern : {"cl100k", "gpt2", "o200k"}) {
     const Splitter splitter(pattern);
     Draws draws("cuts");
     for (int i = 0; i < 3000; ++i) {
@@ -121,7 +124,7 @@ TEST(Split, CutsBetweenLetterAndSpace) {
 
 TEST(Split, BadPatterns) {
   EXPECT_THAT(input_error([] { Splitter("a(b"); }),
-              HasSubstr("`a(b` is neither cl100k nor gpt2 nor a regular expression"));
+              HasSubstr("`a(b` is neither cl100k, gpt2, o200k nor a regular expression"));
   EXPECT_THAT(input_error([] { Splitter(""); }), HasSubstr("is empty"));
   EXPECT_THAT(input_error([] { Splitter("\xFF"); }), HasSubstr("UTF-8 error"));
   // A pattern that needs exponential time ends with a message.

@@ -1,6 +1,6 @@
 // The caching allocator: sizes, reuse, threads, and that it notices a damaged block.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cstring>
 #include <thread>

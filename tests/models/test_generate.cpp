@@ -1,6 +1,7 @@
 // Sampling: the cache gives what the whole sequence gives, and the options mean what they say.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <map>
 
@@ -46,7 +47,7 @@ TEST(Generate, GreedyEqualsTheWholeSequenceAtEachLength) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> sequence(prompt.begin(), prompt.end());
   for (const int32_t token : got) {
-    const at::Tensor tokens = torch::tensor(sequence, at::kLong).view({1, -1});
+    const at::Tensor tokens = at::tensor(sequence, at::kLong).view({1, -1});
     EXPECT_EQ(logits(*model, tokens)[0][-1].argmax().item<int64_t>(), token) << "at length " << sequence.size();
     sequence.push_back(token);
   }

@@ -3,8 +3,10 @@
 //
 // Measure of a gradient: |a-b| <= tol * max(|a|, 1e-3 |g| / sqrt(number of tensors)), |.| the norm of a tensor and |g|
 // that of all gradients; tol 1e-10 in fp64, 1e-5 in fp32.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/jit/serialization/pickle.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -45,7 +47,7 @@ const std::map<std::string, at::Tensor>& oracle(const std::string& name) {
   if (std::system(command.c_str()) != 0) return tensors;
   std::ifstream file(out, std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  for (const auto& item : torch::pickle_load(bytes).toGenericDict())
+  for (const auto& item : torch::jit::pickle_load(bytes).toGenericDict())
     tensors[item.key().toStringRef()] = item.value().toTensor();
   std::filesystem::remove(out);
   return tensors;

@@ -1,6 +1,7 @@
 // Parameters: names, fragments, counting of gradients, and initial values that no layout changes; recomputation.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cmath>
 
@@ -113,7 +114,7 @@ TEST(Parameter, IsNoSinkWhereNoGradientIsRecorded) {
 // Each weight delivers once, on the second forward pass; nested pieces too, and the bits are those without
 // recomputation.
 TEST(Recompute, GivesTheSameBitsAndCountsOnce) {
-  torch::manual_seed(1);
+  at::manual_seed(1);
   Parameter a({matrix("a", 6, 6)}, at::kFloat), b({matrix("b", 6, 6)}, at::kFloat);
   give_memory(a);
   give_memory(b);

@@ -2,8 +2,8 @@
 // twice, random state that is touched.
 #include "observe/matmul_rate.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>
@@ -53,9 +53,9 @@ TEST(MatmulRate, ASizeThatIsTooLargeIsHalved) {
 }
 
 TEST(MatmulRate, LeavesRandomNumbersAlone) {
-  torch::manual_seed(1);
+  at::manual_seed(1);
   const at::Tensor expected = at::rand({4});
-  torch::manual_seed(1);
+  at::manual_seed(1);
   measure_matmul_rate(at::kFloat, {.size = 256, .seconds = 0.001, .together = {}});
   EXPECT_TRUE(at::equal(at::rand({4}), expected));
 }

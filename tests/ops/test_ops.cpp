@@ -1,9 +1,11 @@
 // Each fused operation against its plain reference from ATen operations, forward and every gradient, over awkward
 // shapes. In fp64 the two must agree to rounding; in fp32 to a few of its units; in bf16 within the type's own
 // rounding.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <omp.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <functional>
@@ -59,7 +61,7 @@ at::Tensor leaf(at::IntArrayRef sizes, at::ScalarType type) { return at::randn(s
 at::Tensor twin(const at::Tensor& x) { return x.detach().to(compute_type(x.scalar_type())).requires_grad_(); }
 
 TEST(Ops, RmsNormMatchesReference) {
-  torch::manual_seed(1);
+  at::manual_seed(1);
   for (const auto type : kTypes) {
     for (const auto shape : kShapes) {
       const at::Tensor x = leaf({shape.rows, shape.cols}, type), w = at::randn({shape.cols}, type),
@@ -82,7 +84,7 @@ TEST(Ops, RmsNormMatchesReference) {
 }
 
 TEST(Ops, AddRmsNormMatchesReference) {
-  torch::manual_seed(2);
+  at::manual_seed(2);
   for (const auto type : kTypes) {
     for (const auto shape : kShapes) {
       const at::Tensor x = leaf({shape.rows, shape.cols}, type), d = leaf({shape.rows, shape.cols}, type),
@@ -104,7 +106,7 @@ TEST(Ops, AddRmsNormMatchesReference) {
 }
 
 TEST(Ops, SwigluMatchesReference) {
-  torch::manual_seed(3);
+  at::manual_seed(3);
   for (const auto type : kTypes) {
     for (const auto shape : kShapes) {
       const at::Tensor x = leaf({shape.rows, 2 * shape.cols}, type);
@@ -120,7 +122,7 @@ TEST(Ops, SwigluMatchesReference) {
 }
 
 TEST(Ops, LinearMatchesMatmulAndAccumulates) {
-  torch::manual_seed(4);
+  at::manual_seed(4);
   for (const auto type : kTypes) {
     for (const auto shape : kShapes) {
       const at::Tensor x = leaf({shape.rows, shape.cols}, type), w = at::randn({13, shape.cols}, type);
@@ -144,7 +146,7 @@ TEST(Ops, LinearWithoutSinkLeavesTheWeightAlone) {
 }
 
 TEST(Ops, EmbeddingGradientSumsEqualTokens) {
-  torch::manual_seed(5);
+  at::manual_seed(5);
   for (const auto type : kTypes) {
     const at::Tensor w = at::randn({11, 37}, type), tokens = at::randint(0, 11, {4, 29}, at::kLong);
     const at::Tensor anchor = at::zeros({}, at::TensorOptions(type)).requires_grad_();
@@ -159,7 +161,7 @@ TEST(Ops, EmbeddingGradientSumsEqualTokens) {
 }
 
 TEST(Ops, CausalAttentionMatchesReference) {
-  torch::manual_seed(6);
+  at::manual_seed(6);
   struct Row {
     int64_t batch, seq, heads, kv_heads, head_dim;
   };
@@ -184,7 +186,7 @@ TEST(Ops, CausalAttentionMatchesReference) {
 }
 
 TEST(Ops, CachedAttentionEqualsWholeSequence) {
-  torch::manual_seed(7);
+  at::manual_seed(7);
   const AttentionShape shape{4, 2, 8};
   const int64_t seq = 19;
   const RotaryTable table = make_rotary_table(seq, 8, 10000, std::nullopt, at::kDouble, at::kCPU);
@@ -199,7 +201,7 @@ TEST(Ops, CachedAttentionEqualsWholeSequence) {
 }
 
 TEST(Ops, LinearCrossEntropyMatchesReference) {
-  torch::manual_seed(8);
+  at::manual_seed(8);
   struct Row {
     int64_t tokens, hidden, vocab;
     const char* labels;
@@ -238,7 +240,7 @@ TEST(Ops, LinearCrossEntropyShowsANan) {
 }
 
 TEST(Ops, AdamwMatchesReference) {
-  torch::manual_seed(9);
+  at::manual_seed(9);
   for (const auto type : {at::kDouble, at::kFloat}) {
     for (const int64_t count : {0, 1, 17, 100003}) {
       const at::Tensor w = at::randn({count}, type), g = at::randn({count}, type);
@@ -332,7 +334,7 @@ TEST(Ops, ResultsDoNotDependOnTheNumberOfThreads) {
       std::vector<at::Tensor> results;
       for (const int threads : {1, 2, 3}) {
         at::set_num_threads(threads);
-        torch::manual_seed(10);
+        at::manual_seed(10);
         results.push_back(row.run(type));
       }
       EXPECT_TRUE(results[0].equal(results[1])) << row.name << " " << c10::toString(type) << ", 2 threads";

@@ -3,12 +3,14 @@
 // Each row starts real ranks: this binary, executed again with the variables that torchrun would set. Rank 0 leaves its
 // reduced gradients in a file. Measure: |a-b| <= tol * max(|a|, 1e-3 |g| / sqrt(number of tensors)), tol 1e-10 in fp64
 // and 1e-5 in fp32.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
+#include <torch/csrc/jit/serialization/pickle.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -126,9 +128,9 @@ int run_as_worker(char** argv) {
       for (const nn::Fragment& fragment : parameter->fragments())
         tensors.insert(fragment.logical->name,
                        parameter->gradient().view({-1}).narrow(0, fragment.local_offset, fragment.elements()).clone());
-    tensors.insert("loss", torch::tensor(result.loss, at::kDouble));
-    tensors.insert("norm", torch::tensor(result.grad_norm, at::kDouble));
-    const std::vector<char> bytes = torch::pickle_save(tensors);
+    tensors.insert("loss", at::tensor(result.loss, at::kDouble));
+    tensors.insert("norm", at::tensor(result.grad_norm, at::kDouble));
+    const std::vector<char> bytes = torch::jit::pickle_save(tensors);
     std::ofstream(argv[4], std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
   world->barrier();
@@ -162,7 +164,7 @@ class Layouts : public testing::Test {
     start(workers, settings, out, std::to_string(steps));
     std::map<std::string, at::Tensor> result;
     const std::string bytes = read_file(out);
-    for (const auto& item : torch::pickle_load({bytes.begin(), bytes.end()}).toGenericDict())
+    for (const auto& item : torch::jit::pickle_load({bytes.begin(), bytes.end()}).toGenericDict())
       result[item.key().toStringRef()] = item.value().toTensor();
     return result;
   }
