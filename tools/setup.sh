@@ -28,6 +28,7 @@ build   libgmock-dev            header    gmock/gmock.h
 train   npm                     command   npm
 train   xz-utils                command   xz
 train   bzip2                   command   bzip2
+test    npm                     command   npm
 test    git                     command   git
 format  clang-format            command   clang-format
 format  shellcheck              command   shellcheck

@@ -12,5 +12,6 @@ if [ "${1:-}" = --soak ]; then
 fi
 tools/setup.sh build test
 tools/venv.sh test
+tools/fetch-tokenizers.sh
 tools/build.sh "$preset"
 ctest --preset "$preset" --parallel "${TEST_JOBS:-2}" "$@"

@@ -106,7 +106,7 @@ void add_matmul(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("matmul", "Rate of matrix products, which MFU is measured against");
   command->add_option("--sizes", options->sizes, "Numbers of rows and columns, separated by commas")
       ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{65536}))
+      ->check(CLI::Range(int64_t{1}, int64_t{16384}))
       ->capture_default_str();
   command->add_option("--dtype", options->dtypes, "Element types: bf16, fp32, fp64")
       ->delimiter(',')
@@ -117,6 +117,7 @@ void add_matmul(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--seconds", options->seconds, "Time for each line of the table")
       ->check(CLI::Range(0.01, 600.0))
+      ->check(CLI::Validator([](std::string& word) { return word.find("nan") == word.npos ? "" : "not a number"; }, ""))
       ->capture_default_str();
   command->footer("Example:\n  trireme bench matmul --dtype bf16 --sizes 1024,2048,4096 --seconds 2");
   command->callback([options] { run_matmul(*options); });
@@ -126,7 +127,7 @@ void add_loader(CLI::App& bench) {
   const auto options = std::make_shared<LoaderBench>();
   data::LoaderOptions& loader = options->loader;
   CLI::App* command = bench.add_subcommand("loader", "Rate at which a prepared data set is handed out");
-  const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 24);
+  const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 14);
   command->add_option("dataset", options->dataset, "Folder that `trireme data prepare` wrote")->required();
   command->add_option("--seq-len", loader.seq_len, "Tokens a sequence")->check(positive)->capture_default_str();
   command->add_option("--micro-batch-size", loader.micro_batch_size, "Sequences a batch")
@@ -139,6 +140,7 @@ void add_loader(CLI::App& bench) {
   command->add_option("--seed", loader.seed, "Key of the order")->capture_default_str();
   command->add_option("--seconds", options->seconds, "How long to read")
       ->check(CLI::Range(0.01, 600.0))
+      ->check(CLI::Validator([](std::string& word) { return word.find("nan") == word.npos ? "" : "not a number"; }, ""))
       ->capture_default_str();
   command->footer("Example:\n  trireme bench loader data/train --seq-len 1024");
   command->callback([options] { run_loader(*options); });

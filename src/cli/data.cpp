@@ -37,8 +37,11 @@ void add_prepare(CLI::App& group) {
       ->add_option("--invalid-utf8", options->invalid_utf8,
                    "Documents that are not UTF-8: keep (as they are), replace (broken bytes by U+FFFD), drop, error")
       ->capture_default_str();
-  command->add_option("--document-separator", prepare.document_separator,
-                      "Documents of a file are separated by lines equal to this (default: a file is one document)");
+  command
+      ->add_option("--document-separator", prepare.document_separator,
+                   "Documents of a file are separated by lines equal to this (default: a file is one document)")
+      ->check(CLI::Validator(
+          [](std::string& word) { return word.empty() ? "an empty line cannot separate documents" : ""; }, ""));
   command->add_option("--eval-list", prepare.eval_list, "Hold out the files named in this file, a path a line");
   command->add_option("--eval-glob", prepare.eval_glob, "Hold out the files that match this pattern; may be repeated")
       ->expected(1)
@@ -80,7 +83,7 @@ void add_inspect_data(CLI::App& group) {
   CLI::Option* sample = command->add_option("--sample", options->sample, "Show the text of training sample K");
   command->add_option("--seq-len", options->seq_len, "Tokens of a sample")->capture_default_str();
   command->add_option("--rows", options->rows, "Documents to list")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
       ->capture_default_str();
   command->callback([options, document, sample] {
     const auto dataset = data::Dataset::open(options->folder);

@@ -71,10 +71,10 @@ void add_eval(CLI::App& app) {
       ->required();
   command->add_option("--data", options->data, "A prepared data set; without it, the run's data.eval_path");
   command->add_option("--tokens", options->tokens, "At most so many tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
       ->capture_default_str();
   command->add_option("--seq-len", options->seq_len, "Tokens a window; 0: as in training")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
       ->capture_default_str();
   command->add_flag("--json", options->json, "One JSON object in place of text");
   command->footer(

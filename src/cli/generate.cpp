@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -52,6 +54,17 @@ class Utf8Stream {
   std::string pending_;
 };
 
+std::string read_prompt(const std::string& path) {
+  // What is no file (a device, a pipe that nobody closes) may have no end.
+  constexpr uintmax_t kMostBytes = uintmax_t{16} << 20;
+  if (!std::filesystem::is_regular_file(path) && std::filesystem::exists(path))
+    throw_input("--prompt-file {} is not a file", path);
+  std::error_code ignored;
+  if (const uintmax_t bytes = std::filesystem::file_size(path, ignored); !ignored && bytes > kMostBytes)
+    throw_input("--prompt-file {} has {} bytes; a prompt has at most {}", path, bytes, kMostBytes);
+  return read_file(path);
+}
+
 void run(Options options) {
   std::vector<std::string> faults;
   const models::SamplingOptions& sampling = options.sampling;
@@ -67,13 +80,14 @@ void run(Options options) {
 
   memory::install_caching_allocator();
   const train::LoadedModel loaded = train::load_model(options.checkpoint);
-  const std::string prompt = options.prompt_file.empty() ? options.prompt : read_file(options.prompt_file);
+  const std::string prompt = options.prompt_file.empty() ? options.prompt : read_prompt(options.prompt_file);
   // In training every document follows an end of text, so that is what a beginning looks like to the model.
   std::vector<int32_t> tokens = {loaded.tokenizer.end_of_text()};
   loaded.tokenizer.encode(prompt, tokens);
   options.sampling.end_of_text = loaded.tokenizer.end_of_text();
   options.sampling.vocab = loaded.tokenizer.vocab_size();
 
+  models::check_prompt(*loaded.model, static_cast<int64_t>(tokens.size()));
   Utf8Stream out;
   out.add(prompt);
   const auto made = models::generate(*loaded.model, tokens, options.sampling, [&](int32_t token) {
@@ -82,6 +96,12 @@ void run(Options options) {
   });
   out.finish();
   std::fputc('\n', stdout);
+  const auto room = loaded.model->shape().max_seq_len - static_cast<int64_t>(tokens.size());
+  const bool ended = !made.empty() && made.back() == loaded.tokenizer.end_of_text();
+  if (!ended && options.sampling.max_tokens > static_cast<int64_t>(made.size()) &&
+      static_cast<int64_t>(made.size()) >= room)
+    std::fprintf(stderr, "trireme: stopped after %zu tokens, at the model's longest sequence of %ld\n", made.size(),
+                 static_cast<long>(loaded.model->shape().max_seq_len));
   if (::isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "(%zu tokens, %s)\n", made.size(), loaded.checkpoint.c_str());
 }
 
@@ -105,7 +125,9 @@ void add_generate(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--top-p", options->sampling.top_p, "Only the likely tokens that together reach this probability")
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "The same seed writes the same text")->capture_default_str();
+  command->add_option("--seed", options->seed, "The same seed writes the same text")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
+      ->capture_default_str();
   command->footer(
       "Example:\n  trireme generate runs/sotu --prompt \"My fellow Americans,\" --max-tokens 200 --temperature 0.8");
   command->callback([options] { run(*options); });

@@ -9,11 +9,32 @@
 #include "cli/commands.h"
 #include "cli/launch_options.h"
 #include "config/config.h"
+#include "observe/format.h"
+#include "observe/memory_estimate.h"
 #include "resilience/supervisor.h"
 #include "resilience/worker_context.h"
 #include "train/first_use.h"
 
 namespace trireme::cli {
+namespace {
+
+/// Told before anything is allocated: a run that is killed for want of memory has not printed its estimate yet.
+void warn_of_memory(const config::Config& config, int64_t workers) {
+  int64_t bytes = 0;
+  for (const observe::MemoryItem& item :
+       observe::estimate_memory(config.model, {.precision = config.train.precision,
+                                              .recompute = config.train.recompute,
+                                              .micro_batch_size = config.train.micro_batch_size,
+                                              .seq_len = config.train.seq_len}))
+    bytes += item.bytes;
+  if (workers * bytes <= usable_memory_bytes()) return;
+  log::warning(
+      "about {} are needed ({} a worker), and this machine has {}: the run may be killed. Fewer workers, a smaller "
+      "model, train.micro_batch_size or train.seq_len, or train.recompute = \"full\" need less",
+      observe::short_bytes(workers * bytes), observe::short_bytes(bytes), observe::short_bytes(usable_memory_bytes()));
+}
+
+}  // namespace
 
 ExitCode launch_workers(const LaunchOptions& options) {
   const Meeting meeting = check_launch(options);
@@ -28,11 +49,14 @@ ExitCode launch_workers(const LaunchOptions& options) {
   if (options.node_rank == 0) {
     const checkpoint::RunLock lock = checkpoint::RunLock::acquire(config.run.dir);
     if (!lock.notice().empty()) log::warning("{}", lock.notice());
-    resilience::remove_stop_file(config.run.dir);  // of before; one that comes from now on is obeyed
+    if (resilience::remove_stop_file(config.run.dir))
+      log::info("removed {}, which was there before the start; one that comes from now on is obeyed",
+                resilience::stop_file(config.run.dir).string());
     // Here rather than in the first worker, whose peers would wait for it with the deadline of a collective.
     train::prepare_on_first_use(config, [](const std::string& text) { log::info("{}", text); });
   }
 
+  warn_of_memory(config, options.workers);
   const auto cpus = static_cast<int64_t>(allowed_cpus().size());
   if (options.workers > cpus) {
     log::warning("{} workers share {} CPUs: expect less speed than with {} workers", options.workers, cpus, cpus);

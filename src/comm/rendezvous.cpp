@@ -1,15 +1,23 @@
 #include "comm/rendezvous.h"
 
 #include <fmt/ranges.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
 #include <fstream>
+#include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/host.h"
+#include "base/log.h"
 #include "comm/group.h"
 
 namespace trireme::comm {
@@ -28,7 +36,10 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 class Rendezvous {
  public:
   Rendezvous(const LaunchEnvironment& environment, const ConnectOptions& options)
-      : e_(environment), deadline_(Clock::now() + options.connect_timeout), timeout_(options.connect_timeout) {
+      : e_(environment),
+        deadline_(Clock::now() + options.connect_timeout),
+        timeout_(options.connect_timeout),
+        cancelled_(options.cancelled) {
     const bool hosts = e_.rank == 0 && !e_.agent_store;
     int64_t port = e_.master_port;
     if (port == 0 && (options.publish_port == nullptr || options.await_port == nullptr)) {
@@ -39,8 +50,9 @@ class Rendezvous {
     store_options.port = static_cast<uint16_t>(port);
     store_options.isServer = hosts;
     store_options.waitWorkers = false;
-    store_options.timeout = left_until(deadline_);
     at_ = fmt::format("{}:{}", e_.master_addr, port);
+    if (!hosts) await_listener(static_cast<uint16_t>(port));
+    store_options.timeout = left_until(deadline_);
     try {
       auto store = c10::make_intrusive<c10d::TCPStore>(e_.master_addr, store_options);
       if (e_.master_port == 0 && hosts) {
@@ -68,15 +80,28 @@ class Rendezvous {
     return values;
   }
   std::string get(const std::string& key, const std::string& stem = "") {
-    try {
-      store_->wait({key}, left_until(deadline_));
+    std::string value;
+    guarded([&] {
+      while (!store_->check({key})) pause(stem);
       const auto bytes = store_->get(key);
-      return {bytes.begin(), bytes.end()};
-    } catch (const c10::Error& error) {
-      throw WorkerError(fmt::format("rank {} on {}: {} at {} within {:.0f} s ({})", e_.rank, host_name(), missing(stem),
-                                    at_, std::chrono::duration<double>(timeout_).count(),
-                                    first_line(error.what_without_backtrace())));
-    }
+      value.assign(bytes.begin(), bytes.end());
+    });
+    return value;
+  }
+  /// All ranks must expect as many ranks; whoever sees that they do not tells those that wait already.
+  void agree_on_world_size() {
+    const std::string mine = fmt::format("{} ranks, as rank {} on {} expects", e_.world_size, e_.rank, host_name());
+    const std::vector<uint8_t> bytes(mine.begin(), mine.end());
+    guarded([&] {
+      const auto theirs = store_->compareSet("world", {}, bytes);
+      const std::string first(theirs.begin(), theirs.end());
+      if (first.substr(0, first.find(' ')) == std::to_string(e_.world_size)) return;
+      const std::string fault = fmt::format(
+          "the launchers do not agree: {}, or {}; --nodes and --workers have to be the same on every machine", first,
+          mine);
+      set("mismatch", fault);
+      throw InputError(fault);
+    });
   }
   Clock::time_point deadline() const { return deadline_; }
 
@@ -85,9 +110,63 @@ class Rendezvous {
   void guarded(const Body& body) {
     try {
       body();
+    } catch (const Error&) {
+      throw;
     } catch (const c10::Error& error) {
       throw WorkerError(fmt::format("rank {} on {}: the store at {} was lost: {}", e_.rank, host_name(), at_,
                                     first_line(error.what_without_backtrace())));
+    }
+  }
+
+  /// Between two looks: ends the wait when it should not go on, says once what is waited for, and sleeps.
+  void pause(const std::string& stem) {
+    if (store_->check({"mismatch"})) {
+      const auto text = store_->get("mismatch");
+      throw InputError(std::string(text.begin(), text.end()));
+    }
+    wait_a_moment([&] { return missing(stem) + " yet"; });
+    if (Clock::now() < deadline_) return;
+    throw WorkerError(fmt::format("rank {} on {}: {} at {} within {:.0f} s", e_.rank, host_name(), missing(stem), at_,
+                                  std::chrono::duration<double>(timeout_).count()));
+  }
+
+  template <typename What>
+  void wait_a_moment(const What& what) {
+    const auto waited = Clock::now() - began_;
+    // A request to stop that comes while workers start is kept for the first step; who waits for long is let go.
+    if (waited > kPatience && cancelled_ && cancelled_())
+      throw Cancelled(fmt::format("stopped while {}: nothing had begun", what()));
+    if (waited > kPatience && !std::exchange(told_, true))
+      log::info("rank {}: {} at {}; waiting for at most {:.0f} s", e_.rank, what(), at_,
+                std::chrono::duration<double>(timeout_).count());
+    std::this_thread::sleep_for(milliseconds(waited < std::chrono::seconds(1) ? 2 : 50));
+  }
+
+  /// Until somebody listens at the store's address: the store's own wait can neither be told nor be given up.
+  void await_listener(uint16_t port) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    for (;;) {
+      addrinfo* found = nullptr;
+      const int error = ::getaddrinfo(e_.master_addr.c_str(), std::to_string(port).c_str(), &hints, &found);
+      const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
+      if (error == EAI_NONAME) throw_input("there is no host {} (rendezvous at {})", e_.master_addr, at_);
+      for (const addrinfo* a = found; error == 0 && a != nullptr; a = a->ai_next) {
+        const FileDescriptor socket(::socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+        if (!socket) continue;
+        if (::connect(socket.get(), a->ai_addr, a->ai_addrlen) == 0) return;
+        if (errno != EINPROGRESS) continue;
+        pollfd ready{socket.get(), POLLOUT, 0};
+        int fault = 0;
+        socklen_t size = sizeof fault;
+        if (::poll(&ready, 1, 1000) == 1 && ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &fault, &size) == 0 &&
+            fault == 0)
+          return;
+      }
+      wait_a_moment([&] { return std::string("rank 0, which serves the store, does not listen"); });
+      if (Clock::now() < deadline_) continue;
+      throw WorkerError(fmt::format("rank {} on {}: cannot reach the store of rank 0 at {} within {:.0f} s", e_.rank,
+                                    host_name(), at_, std::chrono::duration<double>(timeout_).count()));
     }
   }
 
@@ -120,9 +199,14 @@ class Rendezvous {
     throw_input("rank 0 on {} cannot serve the store at {}: {}", host_name(), at_, why);
   }
 
+  static constexpr std::chrono::seconds kPatience{3};
+
   const LaunchEnvironment& e_;
+  Clock::time_point began_ = Clock::now();
   Clock::time_point deadline_;
   milliseconds timeout_;
+  std::function<bool()> cancelled_;
+  bool told_ = false;
   std::string at_;
   c10::intrusive_ptr<c10d::Store> store_;
 };
@@ -137,14 +221,12 @@ std::string machine_id() {
 struct Place {
   std::string machine;
   std::string host;
-  int64_t world_size = 0;
 };
 
 Place parse_place(const std::string& text) {
   const size_t first = text.find('|');
-  const size_t second = text.find('|', first + 1);
-  TRIREME_CHECK(second != std::string::npos, "place {}", text);
-  return {text.substr(0, first), text.substr(first + 1, second - first - 1), std::stoll(text.substr(second + 1))};
+  TRIREME_CHECK(first != std::string::npos, "place {}", text);
+  return {text.substr(0, first), text.substr(first + 1)};
 }
 
 // `ranks 0-1 are on A, 2-3 on B`
@@ -163,13 +245,7 @@ std::string list_places(const std::vector<Place>& places) {
   return text;
 }
 
-void check_places(const std::vector<Place>& places, int64_t world_size) {
-  for (size_t r = 0; r < places.size(); ++r) {
-    if (places[r].world_size != world_size) {
-      throw_input("rank {} on {} expects {} ranks, others expect {}", r, places[r].host, places[r].world_size,
-                  world_size);
-    }
-  }
+void check_places(const std::vector<Place>& places) {
   const bool spread =
       std::any_of(places.begin(), places.end(), [&](const Place& p) { return p.machine != places[0].machine; });
   if (spread) {
@@ -186,14 +262,14 @@ std::shared_ptr<Communicator> connect(const LaunchEnvironment& environment, cons
   if (environment.world_size == 1) return Communicator::solo("world");
 
   Rendezvous meeting(environment, options);
+  meeting.agree_on_world_size();
   if (meeting.add(fmt::format("taken/{}", environment.rank)) != 1) {
     throw_input("two workers say that they are rank {} of {}", environment.rank, environment.world_size);
   }
-  meeting.set(fmt::format("place/{}", environment.rank),
-              fmt::format("{}|{}|{}", machine_id(), host_name(), environment.world_size));
+  meeting.set(fmt::format("place/{}", environment.rank), fmt::format("{}|{}", machine_id(), host_name()));
   std::vector<Place> places;
   for (const std::string& text : meeting.all("place")) places.push_back(parse_place(text));
-  check_places(places, environment.world_size);
+  check_places(places);
 
   std::shared_ptr<Arena> arena;
   if (environment.rank == 0) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "base/error.h"
 #include "comm/communicator.h"
 #include "comm/launch_environment.h"
 
@@ -23,6 +24,14 @@ struct ConnectOptions {
   /// launcher). await_port throws when the time is over.
   std::function<void(int)> publish_port;
   std::function<int(std::chrono::milliseconds)> await_port;
+  /// Asked while this rank waits for the others: true ends the wait with Cancelled. None: never.
+  std::function<bool()> cancelled;
+};
+
+/// The wait for the other ranks was given up on request; nothing has begun.
+class Cancelled : public Error {
+ public:
+  explicit Cancelled(const std::string& message) : Error(ExitCode::stopped, message) {}
 };
 
 /// The communicator of all ranks, axis name "world". Collective.

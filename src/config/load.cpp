@@ -169,7 +169,26 @@ class Loader {
   }
 
  private:
+  // The parser calls itself for each part of a dotted key, and a file of one endless key would end the stack.
+  void refuse_deep_keys(std::string_view text) {
+    int64_t line = 1;
+    for (size_t begin = 0; begin < text.size(); ++line) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string_view content = text.substr(begin, end - begin);
+      begin = end + 1;
+      const bool header =
+          content.find_first_not_of(" \t") != content.npos && content[content.find_first_not_of(" \t")] == '[';
+      const std::string_view key = header ? content : content.substr(0, content.find('='));
+      if (std::count(key.begin(), key.end(), '.') > 100)
+        throw_input(
+            "{}:{}: a key of more than 100 parts; the deepest that there is has three, as in "
+            "model.rope_scaling.factor",
+            name_, line);
+    }
+  }
+
   void read_file_text(std::string_view text) {
+    refuse_deep_keys(text);
     try {
       tables_.push_back(toml::parse(text, std::string_view(name_)));
     } catch (const toml::parse_error& error) {

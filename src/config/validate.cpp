@@ -89,11 +89,11 @@ std::vector<std::string> cross_check(const Config& config, const std::set<std::s
                  "train.stop_after = {} is after the last step, train.steps = {}; 0 to {} work",
                  config.train.stop_after, config.train.steps, config.train.steps);
   const int64_t micro = config.train.micro_batch_size, global = config.train.global_batch_size;
-  checks.require(
-      global == -1 || global % micro == 0, {"train.micro_batch_size", "train.global_batch_size"},
-      "train.global_batch_size = {} is not a multiple of train.micro_batch_size = {}; {} is, and micro batches of {}",
-      global, micro, describe::either(describe::nearest_multiples(micro, global)),
-      describe::what_divides(global, micro));
+  checks.require(global == -1 || global % micro == 0, {"train.micro_batch_size", "train.global_batch_size"},
+                 "train.global_batch_size = {} is not a multiple of train.micro_batch_size = {}; {} is. It also has to "
+                 "be a multiple "
+                 "of micro batch x workers",
+                 global, micro, describe::either(describe::nearest_multiples(micro, global)));
   check_schedule(config, checks);
   check_data(config, checks);
   return std::move(checks.faults);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "data/shard.h"
+#include "data/tokenizer.h"
 
 namespace trireme::data {
 
@@ -102,6 +103,14 @@ std::vector<std::string> Dataset::verify() const {
   for (size_t i = 0; i < shards_.size(); ++i) {
     const auto found = shards_[i]->verify(manifest_.shards[i].checksum, manifest_.vocab_size, manifest_.end_of_text);
     faults.insert(faults.end(), found.begin(), found.end());
+  }
+  try {
+    const std::string hash = Tokenizer::load(tokenizer_folder()).hash();
+    if (hash != manifest_.tokenizer_hash)
+      faults.push_back(fmt::format("{} is another tokenizer ({}) than the one of the shards ({})",
+                                   tokenizer_folder().string(), hash, manifest_.tokenizer_hash));
+  } catch (const InputError& error) {
+    faults.insert(faults.end(), error.faults().begin(), error.faults().end());
   }
   return faults;
 }

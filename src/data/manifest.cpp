@@ -15,7 +15,12 @@ std::string id_type(int id_bytes) { return id_bytes == 2 ? "uint16" : "uint32"; 
 
 [[noreturn]] void throw_not_prepared(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
-  if (!fs::exists(folder)) throw_input("there is no prepared data in {}: the folder does not exist", folder.string());
+  const std::string remedy = "`trireme data prepare --tokenizer FOLDER --out FOLDER TEXT...` makes it from text";
+  if (folder.empty()) throw_input("no folder of prepared data is given; {}", remedy);
+  if (!fs::exists(folder))
+    throw_input("there is no prepared data in {}: the folder does not exist; {}", folder.string(), remedy);
+  if (!fs::is_directory(folder))
+    throw_input("{} is a file, not a folder of prepared data; {}", folder.string(), remedy);
   for (const char* split : {"train", "eval"}) {
     if (fs::exists(folder / split / "manifest.json")) {
       throw_input("{} has no manifest.json, but {} has: give that folder", folder.string(), (folder / split).string());
@@ -25,10 +30,7 @@ std::string id_type(int id_bytes) { return id_bytes == 2 ? "uint16" : "uint32"; 
     throw_input("{} was not prepared to the end; run the same `trireme data prepare` again, it continues",
                 folder.string());
   }
-  throw_input(
-      "{} is not prepared data: it has no manifest.json; `trireme data prepare --tokenizer FOLDER --out {} TEXT...` "
-      "makes it from text",
-      folder.string(), folder.string());
+  throw_input("{} is not prepared data: it has no manifest.json; {}", folder.string(), remedy);
 }
 
 }  // namespace
@@ -94,8 +96,17 @@ Manifest read_manifest(const std::filesystem::path& folder) {
       throw_input("{}: id_type `{}` is not uint16 or uint32", path.string(), type);
     manifest.id_bytes = type == "uint16" ? 2 : 4;
     json.at("shards").get_to(manifest.shards);
+    const auto check = [&](const char* key, int64_t sum) {
+      const auto told = json.at(key).get<int64_t>();
+      if (told != sum) throw_input("{} is damaged: {} is {}, and its shards have {}", path.string(), key, told, sum);
+    };
+    check("tokens", manifest.tokens());
+    check("documents", manifest.documents());
+    check("text_bytes", manifest.text_bytes());
+    if (manifest.shards.empty()) throw_input("{} is damaged: it names no shards", path.string());
   } catch (const nlohmann::json::exception& error) {
-    throw_input("{} cannot be read: {}", path.string(), error.what());
+    throw_input("{} is damaged ({}); `trireme data prepare` with --force makes the data anew", path.string(),
+                error.what());
   }
   for (const ShardEntry& shard : manifest.shards) {
     if (shard.file.empty() || std::filesystem::path(shard.file).filename() != shard.file) {

@@ -21,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kMostThreads = 1024;
+
 bool has_eval_split(const PrepareOptions& options) {
   return !options.eval_list.empty() || !options.eval_glob.empty() || options.eval_hash_percent > 0;
 }
@@ -28,8 +30,14 @@ bool has_eval_split(const PrepareOptions& options) {
 void check_options(const PrepareOptions& options) {
   std::vector<std::string> faults;
   if (options.out.empty()) faults.push_back("--out is missing: the folder to write to");
-  if (options.threads < 0)
-    faults.push_back(fmt::format("--threads {} must be at least 1 (0: all of the machine's)", options.threads));
+  if (options.threads < 0 || options.threads > kMostThreads)
+    faults.push_back(
+        fmt::format("--threads {} must be 1 to {} (0: all of the machine's)", options.threads, kMostThreads));
+  std::error_code error;
+  for (const std::string& input : options.inputs) {
+    if (!options.out.empty() && fs::is_directory(input, error) && fs::equivalent(input, options.out, error))
+      faults.push_back(fmt::format("--out {} is an input: its shards would be text of the next call", input));
+  }
   if (options.shard_tokens < 1)
     faults.push_back(fmt::format("--shard-tokens {} must be at least 1", options.shard_tokens));
   if (!(options.eval_hash_percent >= 0 && options.eval_hash_percent < 100)) {
@@ -88,6 +96,17 @@ void clear_output(const fs::path& out, const fs::path& tokenizer) {
   }
   for (const fs::path& copy : copies) {
     for (const char* file : {"manifest.json", "tokenizer.tiktoken"}) fs::remove(copy / file);
+  }
+}
+
+/// A manifest.json of something else (a tokenizer's folder) is not ours to replace, whatever is asked for.
+void refuse_foreign_manifests(const fs::path& out) {
+  for (const char* split : {"", "train", "eval"}) {
+    const fs::path path = out / split / "manifest.json";
+    if (!fs::exists(path)) continue;
+    const auto json = nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || json.value("format", "") != "trireme-tokenizer") continue;
+    throw_input("{} holds a tokenizer; choose another --out", (out / split).string());
   }
 }
 
@@ -301,6 +320,7 @@ class Preparation {
 
 PrepareReport prepare(const PrepareOptions& options) {
   check_options(options);
+  refuse_foreign_manifests(options.out);
   make_directories(options.out);
   const FileDescriptor lock = lock_folder(options.out);
   return Preparation(options).run();

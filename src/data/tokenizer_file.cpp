@@ -194,8 +194,10 @@ TokenizerParts read_tokenizer(const std::filesystem::path& folder) {
     const std::filesystem::path path = folder / name;
     std::error_code ignored;
     if (!std::filesystem::exists(path, ignored)) {
-      faults.add("{} is missing; `trireme data tokenizer TEXT... --out {}` makes a tokenizer", path.string(),
-                 folder.string());
+      faults.add(
+          "{} is missing. A run's tokenizer comes back with the same `trireme train`, a data set's with `trireme data "
+          "prepare --force`; `trireme data tokenizer TEXT... --out FOLDER` makes a new one",
+          path.string());
       continue;
     }
     try {

@@ -31,8 +31,8 @@ TrainedTokenizer train_tokenizer(std::span<const fs::path> files, const Tokenize
         fmt::format("vocab = {}: it counts the 256 bytes and {} special tokens, so it is at least {} (and at most {})",
                     options.vocab, specials, least, most));
   }
-  if (options.threads < 0)
-    faults.push_back(fmt::format("threads = {}: give 1 or more, or 0 for all processors", options.threads));
+  if (options.threads < 0 || options.threads > 1024)
+    faults.push_back(fmt::format("threads = {}: give 1 to 1024, or 0 for all processors", options.threads));
   if (files.empty()) faults.push_back("no text files were given");
   // A tokenizer of the single bytes alone checks the rest before the text is read.
   for (int byte = 0; byte < 256; ++byte) parts.ranks.emplace_back(1, static_cast<char>(byte));

@@ -43,14 +43,18 @@ int64_t sample(std::span<const float> logits, const SamplingOptions& options, do
   return order[count - 1];
 }
 
+void check_prompt(const Model& model, int64_t tokens) {
+  if (tokens == 0) throw_input("a prompt needs at least one token");
+  if (tokens >= model.shape().max_seq_len)
+    throw_input("the prompt has {} tokens; the model's longest sequence is {}, so at most {} fit", tokens,
+                model.shape().max_seq_len, model.shape().max_seq_len - 1);
+}
+
 std::vector<int32_t> generate(Model& model, std::span<const int32_t> prompt, const SamplingOptions& options,
                               const std::function<bool(int32_t)>& on_token) {
   const at::NoGradGuard no_grad;
   const auto given = static_cast<int64_t>(prompt.size());
-  if (given == 0) throw_input("a prompt needs at least one token");
-  if (given >= model.shape().max_seq_len)
-    throw_input("the prompt has {} tokens; the model's longest sequence is {}, so at most {} fit", given,
-                model.shape().max_seq_len, model.shape().max_seq_len - 1);
+  check_prompt(model, given);
   const int64_t capacity = given + std::min(model.shape().max_seq_len - given, options.max_tokens);
   const at::Device device = model.head().value().device();
   Cache cache = model.make_cache(1, capacity);

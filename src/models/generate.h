@@ -20,6 +20,9 @@ struct SamplingOptions {
   int64_t vocab = 0;         ///< ids of the tokenizer; rows of a padded vocabulary beyond it are not drawn. 0: all
 };
 
+/// Throws InputError for a prompt of `tokens` tokens that leaves no room for one more.
+void check_prompt(const Model& model, int64_t tokens);
+
 /// Continues `prompt` (at least one token) and calls `on_token` for each new one; a false result ends the sample. Ends
 /// at end_of_text, max_tokens, or the model's longest sequence. Token n is drawn from (seed, n): the same seed gives
 /// the same sample. Returns the new tokens.

@@ -118,6 +118,7 @@ void MetricsFile::append_line(std::string line) {
   line.push_back('\n');
   struct stat before {};
   const bool sized = fstat(file_.get(), &before) == 0;
+  if (sized && before.st_nlink == 0) warn_once("nobody will see what is written to", ENOENT);
   ssize_t written = 0;
   do {
     written = ::write(file_.get(), line.data(), line.size());

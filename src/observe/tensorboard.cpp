@@ -82,9 +82,7 @@ std::string histograms_event(double wall_time, int64_t step, std::span<const His
   return bytes;
 }
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
@@ -131,8 +129,8 @@ std::string scalars_event(double wall_time, int64_t step, std::span<const Scalar
 TensorBoardFile::TensorBoardFile(const std::filesystem::path& folder, int64_t first_step) {
   make_directories(folder);
   const double wall_time = tensorboard::now();
-  // The names of one folder sort by time, which is the order in which TensorBoard reads them. Two starts within a second
-  // would share a name but for the process.
+  // The names of one folder sort by time, which is the order in which TensorBoard reads them. Two starts within a
+  // second would share a name but for the process.
   path_ = folder / fmt::format("events.out.tfevents.{:010}.{}.{}.0", static_cast<int64_t>(wall_time), host_name(),
                                static_cast<int64_t>(::getpid()));
   file_ = open_file(path_, O_WRONLY | O_APPEND | O_CREAT, "write metrics to");

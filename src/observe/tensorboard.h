@@ -1,9 +1,9 @@
 // TensorBoard event files: what a run tells, as `tensorboard --logdir RUN/tensorboard` reads it.
 //
 // A file is a sequence of records, each a protocol buffer `Event` between its length and two masked CRC-32C sums
-// (tensorflow/tensorboard, summary/writer/record_writer.py and compat/proto/{event,summary}.proto). A resumed run writes
-// a new file that begins with a session start at its first step: TensorBoard then drops what earlier files say of that
-// step and later ones (backend/event_processing/event_accumulator.py, _CheckForRestartAndMaybePurge).
+// (tensorflow/tensorboard, summary/writer/record_writer.py and compat/proto/{event,summary}.proto). A resumed run
+// writes a new file that begins with a session start at its first step: TensorBoard then drops what earlier files say
+// of that step and later ones (backend/event_processing/event_accumulator.py, _CheckForRestartAndMaybePurge).
 //
 // Contract: one writer, rank 0. An event is appended with one write, so a reader sees it at once and a kill loses
 // nothing that was told. As with metrics.jsonl, a file that cannot be written never stops a run.
@@ -35,8 +35,8 @@ struct Histogram {
 
 class TensorBoardFile {
  public:
-  /// Makes FOLDER/events.out.tfevents.SECONDS.HOST.PID.0. `first_step`: the first that will be told; more than 1 starts a
-  /// session that takes earlier files' later steps back. Throws InputError when the file cannot be made.
+  /// Makes FOLDER/events.out.tfevents.SECONDS.HOST.PID.0. `first_step`: the first that will be told; more than 1 starts
+  /// a session that takes earlier files' later steps back. Throws InputError when the file cannot be made.
   TensorBoardFile(const std::filesystem::path& folder, int64_t first_step);
 
   void scalars(int64_t step, std::span<const Scalar> scalars);

@@ -17,8 +17,15 @@ double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<dou
 }  // namespace
 
 std::string how_to_resume(const std::filesystem::path& run_dir) {
-  return fmt::format("the same command resumes from the newest complete checkpoint in {}",
-                     (run_dir / "checkpoints").string());
+  const std::filesystem::path folder = run_dir / "checkpoints";
+  bool any = false;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    any = any || (name.starts_with("step-") && name.find(".tmp") == std::string::npos);
+  }
+  if (!any) return "there is no checkpoint yet: the same command starts anew";
+  return fmt::format("the same command resumes from the newest complete checkpoint in {}", folder.string());
 }
 
 std::string failure_report(const ReportInput& input) {

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,9 +25,22 @@ static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may use l
 // The page, for the terminate handler, which has no context either.
 StatusPage* g_terminate_page = nullptr;
 
+// Nobody else acts on a second Ctrl-C: no launcher of ours is there.
+std::atomic<bool> g_alone{false};
+std::atomic<int64_t> g_first_interrupt{0};  // milliseconds
+constexpr int64_t kSameSignalMs = 300;      // a terminal's and a launcher's signal are one request
+
 void on_stop_signal(int signal) {
   int none = 0;
   g_stop_signal.compare_exchange_strong(none, signal);
+  if (signal != SIGINT || !g_alone.load()) return;
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t at = int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+  int64_t first = 0;
+  if (g_first_interrupt.compare_exchange_strong(first, at) || at - first < kSameSignalMs) return;
+  ::signal(SIGINT, SIG_DFL);
+  ::raise(SIGINT);
 }
 
 [[noreturn]] void on_terminate() {
@@ -90,10 +105,10 @@ void install_stop_handlers() {
 
 std::filesystem::path stop_file(const std::filesystem::path& run_dir) { return run_dir / "stop"; }
 
-StopReason stop_reason(const std::filesystem::path& run_dir) {
+StopReason stop_signal() {
   switch (g_stop_signal.load(std::memory_order_relaxed)) {
     case 0:
-      break;
+      return StopReason::none;
     case SIGINT:
       return StopReason::interrupt;
     case SIGUSR1:
@@ -103,12 +118,19 @@ StopReason stop_reason(const std::filesystem::path& run_dir) {
     default:
       return StopReason::terminate;
   }
-  return access(stop_file(run_dir).c_str(), F_OK) == 0 ? StopReason::stop_file : StopReason::none;
 }
 
-void remove_stop_file(const std::filesystem::path& run_dir) {
+StopReason stop_reason(const std::filesystem::path& run_dir) {
+  if (const StopReason signal = stop_signal(); signal != StopReason::none) return signal;
+  struct stat info {};
+  const bool there = ::stat(stop_file(run_dir).c_str(), &info) == 0 && S_ISREG(info.st_mode);
+  return there ? StopReason::stop_file : StopReason::none;
+}
+
+bool remove_stop_file(const std::filesystem::path& run_dir) {
   std::error_code ignored;  // on a read-only folder the save has failed already, with its own message
-  std::filesystem::remove(stop_file(run_dir), ignored);
+  return std::filesystem::is_regular_file(stop_file(run_dir), ignored) &&
+         std::filesystem::remove(stop_file(run_dir), ignored);
 }
 
 ThreadChoice choose_threads(const comm::LaunchEnvironment& environment, const comm::Getenv& getenv, int allowed,
@@ -134,6 +156,7 @@ WorkerContext make_worker_context(comm::LaunchEnvironment environment) {
   WorkerContext context;
   context.environment = std::move(environment);
   context.status = StatusPage::from_environment();
+  g_alone = !context.status;
   install_stop_handlers();
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   if (const char* fd = std::getenv("TRIREME_PROGRESS_FD")) {

@@ -41,13 +41,16 @@ WorkerContext make_worker_context(comm::LaunchEnvironment environment);
 /// and does not kill; the call unblocks them.
 void install_stop_handlers();
 
-/// The first reason to stop, or none. Costs one access(2); call it once a step.
+/// The first reason to stop, or none. Costs one stat(2); call it once a step.
 StopReason stop_reason(const std::filesystem::path& run_dir);
+/// Of signals alone.
+StopReason stop_signal();
 
 /// RUN/stop.
 std::filesystem::path stop_file(const std::filesystem::path& run_dir);
-/// After the run has obeyed (or when it starts): a stop file that stays would stop the resumed run at once.
-void remove_stop_file(const std::filesystem::path& run_dir);
+/// After the run has obeyed (or when it starts): a stop file that stays would stop the resumed run at once. Whether
+/// there was one.
+bool remove_stop_file(const std::filesystem::path& run_dir);
 
 /// Threads a worker should compute with, from OMP_NUM_THREADS and the CPUs of this machine. torchrun sets
 /// OMP_NUM_THREADS=1 for every worker by itself: that is overridden, with a note.

@@ -133,7 +133,7 @@ void refuse_changed_config(const Session& session, const checkpoint::CheckpointR
     faults.push_back(fmt::format("the run was trained with the tokenizer {}, but data.path = {} was prepared with {}",
                                  hash, session.dataset->folder().string(), session.dataset->tokenizer_hash()));
   if (faults.empty()) return;
-  faults.push_back(fmt::format("to start anew, choose another run.dir than {}", session.config.run.dir.string()));
+  faults.back() += fmt::format(". To start anew, choose another run.dir than {}", session.config.run.dir.string());
   throw InputError(faults);
 }
 
@@ -173,6 +173,15 @@ void refuse_other_model(const Session& session, const checkpoint::CheckpointRead
       faults.push_back(
           fmt::format("checkpoint.load = {} has model.{} = {}, and model.{} is {} here; its weights need {}", folder,
                       key, theirs.at(key).dump(), key, ours.at(key).dump(), theirs.at(key).dump()));
+  // Master weights are fp32 for bf16 and fp32, and fp64 for fp64.
+  const config::Config was =
+      config::parse_config(reader.state().at("config").get<std::string>(), "the checkpoint's config", "/");
+  const auto is_double = [](const config::Config& c) { return c.train.precision == config::Precision::fp64; };
+  if (is_double(was) != is_double(session.config))
+    faults.push_back(
+        fmt::format("checkpoint.load = {} was trained with train.precision = \"{}\", and it is \"{}\" here; "
+                    "weights in fp64 and others do not mix",
+                    folder, config::name_of(was.train.precision), config::name_of(session.config.train.precision)));
   const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
   if (hash != session.dataset->tokenizer_hash())
     faults.push_back(

@@ -10,7 +10,8 @@
 
 namespace trireme::train {
 
-/// Collective. With our own launcher the port of the store travels over the status page.
+/// Collective. With our own launcher the port of the store travels over the status page. A request to stop that comes
+/// while others are waited for ends the wait with comm::Cancelled.
 std::shared_ptr<comm::Communicator> connect_world(resilience::WorkerContext& context, const std::string& backend,
                                                   std::chrono::milliseconds timeout);
 

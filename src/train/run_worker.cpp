@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "checkpoint/run_lock.h"
 #include "checkpoint/store.h"
+#include "comm/rendezvous.h"
 #include "memory/caching_allocator.h"
 #include "observe/matmul_rate.h"
 #include "train/checkpointing.h"
@@ -35,6 +36,13 @@ using resilience::WorkerContext;
 
 // A run that only skips steps learns nothing: weights or data are broken, and going on would only burn time.
 constexpr int64_t kMostSkippedInARow = 10;
+
+// A fault that every rank has seen: each ends with it by itself, and none needs to be woken. To abort the group could
+// even hide it, from a rank that is still reading it.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
 
 void set_phase(WorkerContext& context, Phase phase) {
   if (context.status) context.status->set_phase(phase);
@@ -60,9 +68,22 @@ void on_first_rank(comm::Communicator& world, const std::function<void()>& work)
   }
   answer = world.all_gather_strings(answer).at(0);
   if (answer.empty()) return;
-  const auto code = static_cast<ExitCode>(answer[0] - '0');
-  if (code == ExitCode::bad_input) throw InputError(answer.substr(1));
-  throw Error(code, answer.substr(1));
+  throw AgreedError(static_cast<ExitCode>(answer[0] - '0'), answer.substr(1));
+}
+
+// Ranks may have been started with different files or --set options; they would train different models into one.
+void require_same_config(const config::Config& config, comm::Communicator& world) {
+  const std::vector<std::string> texts = world.all_gather_strings(config::to_toml(config));
+  std::vector<std::string> faults;
+  const config::Config first = config::parse_config(texts[0], "the config of rank 0", "/");
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    const config::Config other = config::parse_config(texts[rank], fmt::format("the config of rank {}", rank), "/");
+    for (const config::Difference& difference : config::differences(first, other))
+      faults.push_back(fmt::format("{} is {} on rank 0 and {} on rank {}: every rank has to get the same options",
+                                   difference.key, difference.was, difference.is, rank));
+  }
+  if (!faults.empty()) throw AgreedError(ExitCode::bad_input, InputError(faults).what());
 }
 
 // The run folder, as a person finds it: the resolved config, and the tokenizer, without which the weights say nothing.
@@ -240,13 +261,19 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
   at::set_num_threads(context.threads);
   const int64_t accumulation = config::resolve_world(config, environment.world_size);
 
-  const std::shared_ptr<comm::Communicator> world =
-      connect_world(context, std::string(config::name_of(config.comm.backend)),
-                    std::chrono::milliseconds(static_cast<int64_t>(config.comm.timeout_s * 1000)));
+  std::shared_ptr<comm::Communicator> world;
+  try {
+    world = connect_world(context, std::string(config::name_of(config.comm.backend)),
+                          std::chrono::milliseconds(static_cast<int64_t>(config.comm.timeout_s * 1000)));
+  } catch (const comm::Cancelled& cancelled) {
+    log::warning("{}", cancelled.what());
+    return ExitCode::stopped;
+  }
   std::optional<checkpoint::RunLock> lock;  // the first rank's, as long as the run
   // Outlives the report of a failure: its end may wait for a file system that hangs, and the peers wait for the report.
   std::unique_ptr<Session> session;
   try {
+    require_same_config(config, *world);
     on_first_rank(*world, [&] {
       lock.emplace(checkpoint::RunLock::acquire(config.run.dir));
       if (!lock->notice().empty()) log::warning("{}", lock->notice());
@@ -261,6 +288,7 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
   } catch (const std::exception& error) {
     const auto* ours = dynamic_cast<const Error*>(&error);
     if (context.status) context.status->report_error(ours != nullptr ? ours->code() : ExitCode::internal, error.what());
+    if (dynamic_cast<const AgreedError*>(&error) != nullptr) throw;
     // What the user can mend needs no record of the collectives before it.
     const bool with_record = ours == nullptr || ours->code() != ExitCode::bad_input;
     world->abort(error.what(), with_record);

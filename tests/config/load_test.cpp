@@ -210,8 +210,8 @@ TEST(Faults, EachWithItsKeyAndWhatWorks) {
        "lr_schedule.decay_steps = 5 needs a shape"},
       {"batch",
        {"train.micro_batch_size=4", "train.global_batch_size=30"},
-       "train.global_batch_size = 30 is not a multiple of train.micro_batch_size = 4; 28 or 32 is, and micro batches "
-       "of 3 or 5 do"},
+       "train.global_batch_size = 30 is not a multiple of train.micro_batch_size = 4; 28 or 32 is. It also has to "
+       "be a multiple of micro batch x workers"},
       {"two sources of text",
        {"data.generator=synthetic-english", "data.text=a"},
        "data.text and data.eval_text have to be empty"},

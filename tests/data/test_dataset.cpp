@@ -192,9 +192,7 @@ TEST_F(DatasetTest, StructureFaults) {
          std::filesystem::remove(path("out/prepare.json"));
        },
        {"is not prepared data", "trireme data prepare"}},
-      {"manifest is no JSON",
-       [&] { std::ofstream(path("out/manifest.json")) << "{"; },
-       {"manifest.json cannot be read"}},
+      {"manifest is no JSON", [&] { std::ofstream(path("out/manifest.json")) << "{"; }, {"manifest.json is damaged"}},
       {"manifest of another version",
        [&] { rewrite("\"version\": 1", "\"version\": 7"); },
        {"has version 7", "reads 1"}},

@@ -72,7 +72,7 @@ TEST(TokenizerFile, DamageIsNamed) {
          std::filesystem::remove(ranks_of(f));
          std::filesystem::remove(manifest_of(f));
        },
-       {"manifest.json is missing; `trireme data tokenizer", "tokenizer.tiktoken is missing"}},
+       {"manifest.json is missing. A run", "tokenizer.tiktoken is missing"}},
       {"base64",
        [](const auto& f) { replace(ranks_of(f), "Ag== 2\n", "Ag= 2\n"); },
        {"tokenizer.tiktoken:3: `Ag=` is not base64"}},
@@ -156,8 +156,7 @@ TEST(TokenizerFile, PartsThatMakeNoTokenizer) {
   parts.ranks[70] = parts.ranks[71];
   parts.specials = {{"<|a|>"}, {"<|a|>"}, {""}, {"\xFF"}};
   EXPECT_THAT(input_error([&] { Tokenizer{parts}; }),
-              AllOf(HasSubstr("the split pattern `(`"), 
-                    HasSubstr("tokens 70 and 71 have the same bytes"),
+              AllOf(HasSubstr("the split pattern `(`"), HasSubstr("tokens 70 and 71 have the same bytes"),
                     HasSubstr("3 of the 256 single bytes are no tokens (the first is 0x41)"),
                     HasSubstr("`<|a|>` is given twice"), HasSubstr("special token 2 is empty"),
                     HasSubstr("special token 3 is not UTF-8"),

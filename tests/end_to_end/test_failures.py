@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 
-from harness import BINARY, DONE, STOPPED, WORKER_FAILED, EndToEnd, environment, main, wait_until
+from harness import BINARY, CONFIG, DONE, STOPPED, WORKER_FAILED, EndToEnd, environment, main, wait_until
 
 NAMING_BOUND_S = 5
 # Long enough that no machine finishes it while a test looks away.
@@ -39,6 +39,12 @@ class FailureTest(EndToEnd):
         wait_until(lambda: run.last_step() >= step or started.process.poll() is not None, f"step {step} of {run.folder}")
         self.assertIsNone(started.process.poll(), started.err())
         return started, started.worker_pids()
+
+    def launch_two_nodes(self, run, settings, workers=(1, 1)):
+        """Two launchers of one run on this machine, each with options of its own."""
+        port = free_port()
+        return [self.start("launch", "--nodes", 2, "--node-rank", node, "--rendezvous", f"127.0.0.1:{port}",
+                           *self.train_arguments(run, workers[node], settings[node])[1:]) for node in (0, 1)]
 
     def assert_goes_on(self, run, workers=2):
         """The same command resumes where the newest checkpoint is, to the same numbers."""
@@ -234,11 +240,45 @@ class FailureTest(EndToEnd):
                     self.assertEqual(result.code, DONE, str(result))
                 self.assert_same_run(run, own)
 
+    def test_nodes_with_other_options_are_refused(self):
+        """They would train different models into one."""
+        rows = {"another rate": ({"optimizer.lr": 0.5}, ["optimizer.lr is 0.01 on rank 0 and 0.5 on rank 1"]),
+                "other steps and another seed": ({"train.steps": 9, "run.seed": 7}, ["train.steps", "run.seed"]),
+                "another model": ({"model.layers": 3}, ["model.layers is 2 on rank 0 and 3 on rank 1"])}
+        for name, (settings, words) in rows.items():
+            with self.subTest(name):
+                run = self.new_run(name)
+                first, second = self.launch_two_nodes(run, [{}, settings])
+                for result in (first.wait(30), second.wait(30)):
+                    self.assert_refused(result, *words)
+                self.assertEqual(run.checkpoints(), [])
+
+    def test_nodes_that_expect_other_numbers_are_refused(self):
+        run = self.new_run("other numbers")
+        first, second = self.launch_two_nodes(run, [{}, {}], workers=[1, 2])
+        for result in (first.wait(30), second.wait(30)):
+            self.assert_refused(result, "launchers do not agree", "2 ranks", "4 ranks")
+
+    def test_a_host_that_does_not_exist(self):
+        result = self.call("launch", CONFIG, "--nodes", 2, "--node-rank", 1, "--rendezvous", "no-such-host.invalid:29500",
+                           "--set", f"run.dir={self.new_run('nowhere').folder}", "--set", f"data.path={self.data}")
+        self.assert_refused(result, "no host no-such-host.invalid")
+
+    def test_a_wait_for_others_is_given_up_on_request(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number.name):
+                variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
+                             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+                started = self.start_train(self.new_run("alone"), None, env=environment(**variables))
+                time.sleep(1.5)
+                started.send(number)
+                result = started.wait(15)
+                self.assertEqual(result.code, STOPPED, str(result))
+                self.assertIn("rank 1 did not come", result.out + result.err)
+
     def test_worker_of_another_node_fails(self):
         run = self.new_run("two nodes")
-        port = free_port()
-        nodes = [self.start("launch", "--nodes", 2, "--node-rank", node, "--rendezvous", f"127.0.0.1:{port}",
-                            *self.train_arguments(run, 1, LONG)[1:]) for node in (0, 1)]
+        nodes = self.launch_two_nodes(run, [LONG, LONG])
         wait_until(lambda: run.last_step() >= 3 or any(node.process.poll() is not None for node in nodes), "step 3")
         pids = [node.worker_pids()[0] for node in nodes]
         os.kill(pids[1], signal.SIGKILL)

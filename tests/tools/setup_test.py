@@ -36,7 +36,7 @@ class Setup(support.ScriptTest):
         rows = [
             ("a command", ["cmake"], ["build"], ["cmake"]),
             ("npm for training", ["npm"], ["build", "train"], ["npm"]),
-            ("npm is not asked for otherwise", ["npm"], ["build", "test"], []),
+            ("npm is not asked for otherwise", ["npm"], ["build"], []),
         ]
         for name, missing, purposes, expected in rows:
             with self.subTest(name):
