@@ -28,7 +28,9 @@ std::string bytes_of(std::string_view hex) {
 TEST(TensorBoard, Sums) {
   EXPECT_EQ(tensorboard::crc32c("123456789"), 0xE3069283U);
   EXPECT_EQ(tensorboard::crc32c(std::string(32, '\0')), 0x8A9136AAU);
-  EXPECT_EQ(tensorboard::masked_crc32c("\x1a\x11" "CRC test, one two"), 0x5794D08AU);
+  EXPECT_EQ(tensorboard::masked_crc32c("\x1a\x11"
+                                       "CRC test, one two"),
+            0x5794D08AU);
 }
 
 // A file that TensorFlow wrote (tensorboard/data/server/event_file.rs).
