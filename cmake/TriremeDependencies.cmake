@@ -6,6 +6,8 @@ find_package(CLI11 REQUIRED)
 find_package(tomlplusplus REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
+find_package(ZLIB REQUIRED)
 
 # The torch wheel: an explicit TRIREME_PYTHON, or the environment that `make build` creates.
 set(TRIREME_PYTHON "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "Python that has the torch wheel")

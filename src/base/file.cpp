@@ -92,8 +92,9 @@ void write_file_durably(const std::filesystem::path& path,
   sync_directory(path.parent_path());
 }
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
-  const FileDescriptor file = open_file(path, O_RDONLY, "open");
+MappedFile::MappedFile(const std::filesystem::path& path) : MappedFile(open_file(path, O_RDONLY, "open"), path) {}
+
+MappedFile::MappedFile(const FileDescriptor& file, const std::filesystem::path& path) {
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) throw_errno("stat", path.string(), errno);
   if (S_ISDIR(info.st_mode)) throw_errno("read", path.string(), EISDIR);

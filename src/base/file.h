@@ -63,6 +63,8 @@ class MappedFile {
  public:
   MappedFile() = default;
   explicit MappedFile(const std::filesystem::path& path);
+  /// Of an open file; `path` is for messages. The mapping outlives the descriptor.
+  MappedFile(const FileDescriptor& file, const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

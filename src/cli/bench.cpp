@@ -48,8 +48,8 @@ void run_matmul(const Matmul& options) {
     double best = 0;
     int64_t before = 0;
     for (const int64_t size : options.sizes) {
-      const auto rate =
-          observe::measure_matmul_rate(dtype_of(dtype), {.size = size, .seconds = options.seconds, .together = {}});
+      const auto rate = observe::measure_matmul_rate(
+          dtype_of(dtype), {.size = size, .seconds = options.seconds, .together = {}, .clock = {}});
       best = std::max(best, rate.flops_per_second);
       // A size that is too large for the time was halved, maybe to one that has been measured.
       if (rate.size == before) continue;

@@ -42,6 +42,10 @@ void add_prepare(CLI::App& group) {
                    "Documents of a file are separated by lines equal to this (default: a file is one document)")
       ->check(CLI::Validator(
           [](std::string& word) { return word.empty() ? "an empty line cannot separate documents" : ""; }, ""));
+  command
+      ->add_option("--text-field", prepare.text_field,
+                   "Field of the lines of .jsonl files that holds the text of a document")
+      ->capture_default_str();
   command->add_option("--eval-list", prepare.eval_list, "Hold out the files named in this file, a path a line");
   command->add_option("--eval-glob", prepare.eval_glob, "Hold out the files that match this pattern; may be repeated")
       ->expected(1)

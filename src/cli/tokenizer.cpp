@@ -53,6 +53,8 @@ void add_tokenizer(CLI::App& data_group) {
       ->add_option("--pattern", training.pattern,
                    "How text is cut into pieces: cl100k, gpt2, o200k, or a regular expression")
       ->capture_default_str();
+  command->add_option("--text-field", training.text_field, "Field of the lines of .jsonl files that holds the text")
+      ->capture_default_str();
   command
       ->add_option("--threads", training.threads,
                    "Threads; 0: one for each processor. The result does not depend on it")

@@ -19,7 +19,7 @@ namespace trireme::config {
 enum class Device { cpu, cuda };
 enum class Precision { bf16, fp32, fp64 };
 enum class Recompute { none, full };
-enum class LrScheduleName { cosine, linear, constant };
+enum class LrScheduleName { cosine, linear, sqrt, wsd, inverse_sqrt, constant };
 enum class CommBackend { automatic, shm };
 
 struct RunConfig {
@@ -41,6 +41,7 @@ struct DataConfig {
   std::filesystem::path eval_path;  ///< the same for held-out text; empty: none
   std::vector<std::string> text;    ///< files, folders or globs that `path` is prepared from on first use
   std::vector<std::string> eval_text;
+  std::string text_field = "text";  ///< of the lines of .jsonl files among them
   int64_t vocab = 0;  ///< size of the tokenizer trained on first use; 0 in a file: model.vocab. Never 0 after loading
   std::string generator;  ///< "synthetic-english": writes the text itself on first use; "": none
 };

@@ -379,7 +379,9 @@ void complete(Config& config) {
   if (schedule.warmup_steps == -1) schedule.warmup_steps = std::min<int64_t>(schedule.steps / 10, 2000);
   if (schedule.decay_steps == -1) {
     const int64_t rest = std::max<int64_t>(schedule.steps - schedule.warmup_steps, 0);
-    schedule.decay_steps = schedule.name == LrScheduleName::constant ? 0 : rest;
+    const bool decays = schedule.name != LrScheduleName::constant && schedule.name != LrScheduleName::inverse_sqrt;
+    const int64_t last = std::max<int64_t>(schedule.steps / 10, 1);
+    schedule.decay_steps = !decays ? 0 : schedule.name == LrScheduleName::wsd ? std::min(last, rest) : rest;
   }
 }
 

@@ -37,7 +37,8 @@ struct EnumNames<Recompute> {
 };
 template <>
 struct EnumNames<LrScheduleName> {
-  static constexpr std::array<std::string_view, 3> values = {"cosine", "linear", "constant"};
+  static constexpr std::array<std::string_view, 6> values = {"cosine", "linear",       "sqrt",
+                                                             "wsd",    "inverse_sqrt", "constant"};
 };
 template <>
 struct EnumNames<CommBackend> {

@@ -112,6 +112,10 @@ void add_data(std::vector<Option>& table) {
                          "The same for data.eval_path; the tokenizer is that of data.path.")
                       .changeable());
   table.push_back(
+      Option("data.text_field", at(&Config::data, &DataConfig::text_field),
+             "Field of the lines of .jsonl files in data.text and data.eval_text that holds a document's text.")
+          .changeable());
+  table.push_back(
       Option("data.vocab", at(&Config::data, &DataConfig::vocab),
              "Size of the tokenizer that is trained on first use: 256 bytes, merges, and the special token.")
           .at_least(257)
@@ -195,8 +199,11 @@ void add_optimizer(std::vector<Option>& table) {
 }
 
 void add_lr_schedule(std::vector<Option>& table) {
-  table.push_back(Option("lr_schedule.name", at(&Config::lr_schedule, &LrScheduleConfig::name),
-                         "How the learning rate falls after warm-up: along a cosine, along a line, or not at all."));
+  table.push_back(
+      Option("lr_schedule.name", at(&Config::lr_schedule, &LrScheduleConfig::name),
+             "How the learning rate falls after warm-up: along a cosine, a line, or 1 - sqrt(q), over the last "
+             "lr_schedule.decay_steps; wsd (warm-up, stable, decay): a line over the last tenth; inverse_sqrt: as "
+             "1 / sqrt(step), without a horizon; constant: not at all."));
   table.push_back(Option("lr_schedule.warmup_steps", at(&Config::lr_schedule, &LrScheduleConfig::warmup_steps),
                          "Steps in which the learning rate rises linearly to optimizer.lr.")
                       .at_least(0)
@@ -213,7 +220,8 @@ void add_lr_schedule(std::vector<Option>& table) {
              "at optimizer.lr.")
           .at_least(0)
           .or_special(-1)
-          .otherwise("all steps after warm-up; 0 when lr_schedule.name is \"constant\""));
+          .otherwise("all steps after warm-up; with \"wsd\" a tenth of lr_schedule.steps; 0 with \"constant\" and "
+                     "\"inverse_sqrt\""));
   table.push_back(Option("lr_schedule.min_ratio", at(&Config::lr_schedule, &LrScheduleConfig::min_ratio),
                          "Learning rate at and after the horizon, as a share of optimizer.lr.")
                       .at_least(0)

@@ -33,12 +33,11 @@ void check_schedule(const Config& config, Checks& checks) {
   checks.require(warmup <= steps, {"lr_schedule.warmup_steps", "lr_schedule.steps", "train.steps"},
                  "lr_schedule.warmup_steps = {} is more than lr_schedule.steps = {}; at most {} works", warmup, steps,
                  steps);
-  if (schedule.name == LrScheduleName::constant) {
-    checks.require(
-        decay == 0, {"lr_schedule.decay_steps", "lr_schedule.name"},
-        "lr_schedule.decay_steps = {} needs a shape to decay along, and lr_schedule.name is \"constant\"; take "
-        "\"cosine\" or \"linear\", or 0 decay steps",
-        decay);
+  if (schedule.name == LrScheduleName::constant || schedule.name == LrScheduleName::inverse_sqrt) {
+    checks.require(decay == 0, {"lr_schedule.decay_steps", "lr_schedule.name"},
+                   "lr_schedule.decay_steps = {} needs a shape to decay along, and lr_schedule.name is \"{}\"; take "
+                   "\"cosine\" or \"linear\", or 0 decay steps",
+                   decay, name_of(schedule.name));
   } else if (warmup <= steps) {
     checks.require(
         warmup + decay <= steps,

@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "data/input_text.h"
+#include "data/prepare_text.h"
 
 namespace trireme::data {
 namespace {
@@ -18,7 +20,30 @@ constexpr size_t kTaskBytes = 4 << 20;
 struct Task {
   size_t file;
   size_t block;
+  bool cut;  ///< else the whole file
 };
+
+bool is_plain(const std::filesystem::path& path) {
+  const std::string extension = path.extension().string();
+  return !is_json_lines(path) && extension != ".gz" && extension != ".zst" && extension != ".GZ" && extension != ".ZST";
+}
+
+template <typename Sink>
+void for_each_line(const std::filesystem::path& path, std::string_view file, const std::string& field,
+                   const Sink& sink) {
+  int64_t number = 1;
+  for (size_t at = 0; at < file.size(); ++number) {
+    const TextRange range = next_line(file, at);
+    at = range.next;
+    const std::string_view line = file.substr(range.begin, range.end - range.begin);
+    if (is_blank(line)) continue;
+    try {
+      sink(text_of_line(line, field));
+    } catch (const InputError& error) {
+      throw_input("{}, line {} {}", path.string(), number, error.what());
+    }
+  }
+}
 
 bool is_ascii_letter(char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; }
 
@@ -73,10 +98,11 @@ void PieceCounts::add(const PieceCounts& other) {
   for (const auto& [piece, count] : other.counts_) add(piece, count);
 }
 
-PieceCounts count_pieces(std::span<const std::filesystem::path> files, const Splitter& splitter, int threads) {
+PieceCounts count_pieces(std::span<const std::filesystem::path> files, const Splitter& splitter, int threads,
+                         const std::string& text_field) {
   TRIREME_CHECK(threads > 0, "{} threads", threads);
   // Only sizes are kept: a machine lets a process map some 65,000 files at once (vm.max_map_count), and a corpus may
-  // have more. Each task maps its file anew.
+  // have more. Each task opens its file anew.
   std::vector<size_t> sizes(files.size());
   std::vector<std::string> faults;
   std::vector<Task> tasks;
@@ -87,8 +113,9 @@ PieceCounts count_pieces(std::span<const std::filesystem::path> files, const Spl
       faults.push_back(error.what());
       continue;
     }
-    const size_t blocks = splitter.cuts_between_letter_and_space() ? (sizes[i] + kTaskBytes - 1) / kTaskBytes : 1;
-    for (size_t block = 0; block < blocks; ++block) tasks.push_back({i, block});
+    const bool cut = splitter.cuts_between_letter_and_space() && is_plain(files[i]);
+    const size_t blocks = cut ? (sizes[i] + kTaskBytes - 1) / kTaskBytes : 1;
+    for (size_t block = 0; block < blocks; ++block) tasks.push_back({i, block, cut});
   }
   if (!faults.empty()) throw InputError(faults);
 
@@ -100,13 +127,18 @@ PieceCounts count_pieces(std::span<const std::filesystem::path> files, const Spl
     for (size_t i = next++; i < tasks.size(); i = next++) {
       try {
         const size_t file = tasks[i].file;
-        const MappedFile map(files[file]);
-        const std::string_view whole = map.text();
-        if (whole.size() != sizes[file])
+        const auto input = InputText::open(files[file], std::filesystem::temp_directory_path());
+        const std::string_view whole = input->text();
+        if (input->file_bytes() != static_cast<int64_t>(sizes[file]))
           throw_input("{} changed while it was read: {} bytes, then {}", files[file].string(), sizes[file],
-                      whole.size());
-        const std::string_view text = splitter.cuts_between_letter_and_space() ? text_of(whole, tasks[i].block) : whole;
-        splitter.for_each_piece(text, scratch, [&](std::string_view piece) { mine.add(piece); });
+                      input->file_bytes());
+        const auto count = [&](std::string_view text) {
+          splitter.for_each_piece(text, scratch, [&](std::string_view piece) { mine.add(piece); });
+        };
+        if (is_json_lines(files[file]))
+          for_each_line(files[file], whole, text_field, count);
+        else
+          count(tasks[i].cut ? text_of(whole, tasks[i].block) : whole);
       } catch (...) {
         errors[i] = std::current_exception();
       }

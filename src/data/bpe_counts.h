@@ -39,6 +39,8 @@ class PieceCounts {
 /// Splits all files and counts their pieces with `threads` threads. Large files are cut where the pattern cuts anyway,
 /// so the counts depend neither on the threads nor on the order of the files. Throws one InputError that names every
 /// file that cannot be read.
-PieceCounts count_pieces(std::span<const std::filesystem::path> files, const Splitter& splitter, int threads);
+/// `text_field`: of the lines of .jsonl files.
+PieceCounts count_pieces(std::span<const std::filesystem::path> files, const Splitter& splitter, int threads,
+                         const std::string& text_field = "text");
 
 }  // namespace trireme::data

@@ -65,12 +65,14 @@ FileDescriptor lock_folder(const fs::path& folder) {
 
 /// The options that change the output. The threads do not, and the held-out files are in the digest of the names.
 nlohmann::json settings_of(const PrepareOptions& options, const Tokenizer& tokenizer) {
-  return {{"tokenizer", tokenizer.hash()},
-          {"invalid-utf8", name_of(options.invalid_utf8)},
-          {"document-separator", options.document_separator},
-          {"eval-hash", options.eval_hash_percent},
-          {"held-out split", has_eval_split(options)},
-          {"shard-tokens", options.shard_tokens}};
+  nlohmann::json settings = {{"tokenizer", tokenizer.hash()},
+                             {"invalid-utf8", name_of(options.invalid_utf8)},
+                             {"document-separator", options.document_separator},
+                             {"eval-hash", options.eval_hash_percent},
+                             {"held-out split", has_eval_split(options)},
+                             {"shard-tokens", options.shard_tokens}};
+  if (options.text_field != PrepareOptions().text_field) settings["text-field"] = options.text_field;
+  return settings;
 }
 
 /// Removes what a preparation has written, and nothing else. The manifests go first: without one there is no data set.
@@ -124,6 +126,9 @@ std::string differences(const Journal& journal, const nlohmann::json& settings, 
     const nlohmann::json before = journal.settings.value(name, nlohmann::json());
     if (before != now) add(fmt::format("{} was {} and is {}", name, before.dump(), now.dump()));
   }
+  for (const auto& [name, before] : journal.settings.items()) {
+    if (!settings.contains(name)) add(fmt::format("{} was {} and is the default", name, before.dump()));
+  }
   if (inputs_differ) add("the input files changed");
   return text;
 }
@@ -169,7 +174,8 @@ class Preparation {
     found_journal_ = true;
     if (!journal_.complete) return false;
     bool inputs_differ = journal_.listing_digest != inputs_.listing_digest;
-    if (inputs_differ && journal_.names_digest == inputs_.names_digest && content_is_unchanged(journal_, inputs_)) {
+    if (inputs_differ && journal_.names_digest == inputs_.names_digest &&
+        content_is_unchanged(journal_, inputs_, options_.out)) {
       inputs_differ = false;  // touched or copied, but the same
       journal_.listing_digest = inputs_.listing_digest;
       write_journal(options_.out, journal_);

@@ -32,6 +32,7 @@ struct PrepareOptions {
   InvalidUtf8 invalid_utf8 = InvalidUtf8::keep;
   std::string
       document_separator;  ///< documents of a file are separated by lines equal to this; empty: a file is a document
+  std::string text_field = "text";  ///< of the lines of .jsonl files, each of which is a document
 
   // The held-out split, one of:
   std::filesystem::path

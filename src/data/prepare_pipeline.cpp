@@ -53,14 +53,19 @@ void parallel_for(size_t count, int threads, const Work& work) {
   if (failure) std::rethrow_exception(failure);
 }
 
-std::shared_ptr<const MappedFile> map_input(const InputFile& file) {
-  auto mapped = std::make_shared<const MappedFile>(file.path);
-  const auto found = static_cast<int64_t>(mapped->bytes().size());
-  if (found != file.bytes) {
+std::shared_ptr<const InputText> open_input(const InputFile& file, const std::filesystem::path& scratch) {
+  auto opened = InputText::open(file.path, scratch);
+  if (opened->file_bytes() != file.bytes) {
     throw_input("{} changed while it was prepared: it had {} bytes and has {}; start again when it is still",
-                file.path.string(), file.bytes, found);
+                file.path.string(), file.bytes, opened->file_bytes());
   }
-  return mapped;
+  return opened;
+}
+
+/// `FILE, line 7`: where in a file of lines an offset is.
+std::string place_of(const InputFile& file, std::string_view text, size_t offset) {
+  return fmt::format("{}, line {}", file.path.string(),
+                     std::count(text.begin(), text.begin() + static_cast<int64_t>(offset), '\n') + 1);
 }
 
 }  // namespace
@@ -77,9 +82,10 @@ struct SplitPipeline::Item {
   uint64_t file = 0;
   TextRange range;
   bool ends_file = false;
-  std::shared_ptr<const MappedFile> mapped;
-  std::string replaced;   // holds the text when bytes of it were replaced
-  std::string_view text;  // of `mapped` or `replaced`
+  std::shared_ptr<const InputText> mapped;
+  std::string decoded;    // holds the text when it was taken out of a line of JSON, or bytes of it were replaced
+  std::string_view text;  // of `mapped` or `decoded`
+  std::string fault;      // of a line of JSON
   TextHash hash;          // of `text`
   TextHash file_hash;     // of the whole file, when ends_file
   size_t invalid_at = std::string_view::npos;
@@ -106,10 +112,12 @@ class SplitPipeline::Source {
       }
       if (!mapped_) open();
       const std::string_view text = mapped_->text();
+      const bool json = is_json_lines(files[file_].path);
       Item& item = wave.emplace_back();
       item.file = file_;
       item.mapped = mapped_;
-      item.range = next_document(text, offset_, pipeline_.options_.document_separator);
+      item.range =
+          json ? next_line(text, offset_) : next_document(text, offset_, pipeline_.options_.document_separator);
       item.text = text.substr(item.range.begin, item.range.end - item.range.begin);
       item.ends_file = item.range.next >= text.size();
       item.file_hash = file_hash_;
@@ -126,15 +134,15 @@ class SplitPipeline::Source {
 
  private:
   void open() {
-    mapped_ = map_input(pipeline_.inputs_.files[file_]);
+    mapped_ = pipeline_.open(file_);
     // A file that is one document is hashed with its text, in parallel.
-    if (!pipeline_.options_.document_separator.empty()) file_hash_ = hash_of(mapped_->text());
+    if (pipeline_.has_many_documents(file_)) file_hash_ = hash_of(mapped_->text());
   }
 
   const SplitPipeline& pipeline_;
   uint64_t file_;
   uint64_t offset_;
-  std::shared_ptr<const MappedFile> mapped_;
+  std::shared_ptr<const InputText> mapped_;
   TextHash file_hash_;
 };
 
@@ -159,22 +167,50 @@ bool SplitPipeline::takes(const TextHash& hash) const {
   return (uniform * 100 < options_.eval_hash_percent) == is_eval();
 }
 
+bool SplitPipeline::has_many_documents(size_t file) const {
+  return !options_.document_separator.empty() || is_json_lines(inputs_.files[file].path);
+}
+
+// Unpacking takes time, so the files that were opened last are kept.
+std::shared_ptr<const InputText> SplitPipeline::open(size_t file) const {
+  constexpr size_t kKept = 4;
+  const auto known = std::ranges::find(opened_, file, &std::pair<size_t, std::shared_ptr<const InputText>>::first);
+  if (known != opened_.end()) return known->second;
+  opened_.emplace_front(file, open_input(inputs_.files[file], options_.out));
+  if (opened_.size() > kKept) opened_.pop_back();
+  return opened_.front().second;
+}
+
+// The text of a document from its bytes in the file.
+std::string_view SplitPipeline::decode(size_t file, std::string_view raw, std::string& holder) const {
+  if (!is_json_lines(inputs_.files[file].path)) return raw;
+  holder = is_blank(raw) ? std::string() : text_of_line(raw, options_.text_field);
+  return holder;
+}
+
 void SplitPipeline::examine(Item& item) const {
   const std::string_view raw = item.text;
-  item.invalid_at = find_invalid_utf8(raw);
+  try {
+    item.text = decode(item.file, raw, item.decoded);
+  } catch (const InputError& error) {
+    item.fault = error.what();
+    return;
+  }
+  item.invalid_at = find_invalid_utf8(item.text);
   if (item.invalid_at != std::string_view::npos && options_.invalid_utf8 == InvalidUtf8::replace) {
-    item.replaced = replace_invalid_utf8(raw);
-    item.text = item.replaced;
+    item.decoded = replace_invalid_utf8(item.text);
+    item.text = item.decoded;
   }
   item.hash = hash_of(item.text);
-  if (options_.document_separator.empty()) item.file_hash = item.replaced.empty() ? item.hash : hash_of(raw);
+  if (!has_many_documents(item.file)) item.file_hash = item.decoded.empty() ? item.hash : hash_of(raw);
 }
 
 bool SplitPipeline::is_same_text(const KnownText& known, const Item& item) const {
-  const std::shared_ptr<const MappedFile> mapped = map_input(inputs_.files[known.file]);
-  const std::string_view raw = mapped->text().substr(known.offset, known.bytes);
-  if (options_.invalid_utf8 == InvalidUtf8::replace) return replace_invalid_utf8(raw) == item.text;
-  return raw == item.text;
+  const std::shared_ptr<const InputText> mapped = open(known.file);
+  std::string holder;
+  const std::string_view text = decode(known.file, mapped->text().substr(known.offset, known.bytes), holder);
+  if (options_.invalid_utf8 == InvalidUtf8::replace) return replace_invalid_utf8(text) == item.text;
+  return text == item.text;
 }
 
 void SplitPipeline::decide(Item& item) {
@@ -270,6 +306,12 @@ void SplitPipeline::run() {
     parallel_for(wave.size(), threads_, [&](size_t i) { examine(wave[i]); });
     std::vector<std::string> faults;
     for (Item& item : wave) {
+      if (!item.fault.empty()) {
+        if (faults.size() < 10)
+          faults.push_back(fmt::format(
+              "{} {}", place_of(inputs_.files[item.file], item.mapped->text(), item.range.begin), item.fault));
+        continue;
+      }
       decide(item);
       if (options_.invalid_utf8 == InvalidUtf8::error && item.invalid_at != std::string_view::npos &&
           faults.size() < 10) {
@@ -302,12 +344,12 @@ void SplitPipeline::run() {
   writer_ = nullptr;
 }
 
-bool content_is_unchanged(const Journal& journal, const Inputs& inputs) {
+bool content_is_unchanged(const Journal& journal, const Inputs& inputs, const std::filesystem::path& scratch) {
   const bool by_hash = journal.settings.value("eval-hash", 0.0) > 0;
   std::vector<ContentSum> sums(journal.splits.size());
   for (size_t f = 0; f < inputs.files.size(); ++f) {
     const InputFile& file = inputs.files[f];
-    const TextHash hash = hash_of(map_input(file)->text());
+    const TextHash hash = hash_of(open_input(file, scratch)->text());
     for (size_t i = 0; i < sums.size(); ++i) {
       if (by_hash || inputs.held_out[f] == (journal.splits[i].name == "eval"))
         sums[i].add(hash.low, hash.high, file.name);

@@ -4,10 +4,14 @@
 #include <xxhash.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
+#include "data/input_text.h"
 #include "data/prepare_inputs.h"
 #include "data/prepare_journal.h"
 #include "data/tokenizer.h"
@@ -56,6 +60,9 @@ class SplitPipeline {
   void append(Item& item);
   void write_shard(uint64_t next_file, uint64_t next_offset);
   bool is_same_text(const KnownText& known, const Item& item) const;
+  bool has_many_documents(size_t file) const;
+  std::shared_ptr<const InputText> open(size_t file) const;
+  std::string_view decode(size_t file, std::string_view raw, std::string& holder) const;
   std::filesystem::path folder() const { return options_.out / progress_.folder; }
 
   const PrepareOptions& options_;
@@ -67,10 +74,12 @@ class SplitPipeline {
   std::vector<int32_t> id_bytes_of_text_;
   int threads_;
   class ShardWriter* writer_ = nullptr;  // lives in run()
+  mutable std::deque<std::pair<size_t, std::shared_ptr<const InputText>>> opened_;
 };
 
-/// Whether the files of all splits still have the content that `journal` saw; reads all of them.
-bool content_is_unchanged(const Journal& journal, const Inputs& inputs);
+/// Whether the files of all splits still have the content that `journal` saw; reads all of them, and unpacks in
+/// `scratch`.
+bool content_is_unchanged(const Journal& journal, const Inputs& inputs, const std::filesystem::path& scratch);
 
 int prepare_threads(const PrepareOptions& options);
 /// 2 bytes while every id fits, else 4.

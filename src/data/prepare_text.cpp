@@ -100,4 +100,10 @@ TextRange next_document(std::string_view file, size_t offset, std::string_view s
   return {offset, file.size(), file.size()};
 }
 
+TextRange next_line(std::string_view file, size_t offset) {
+  const size_t end = std::min(file.find('\n', offset), file.size());
+  const bool carriage = end > offset && file[end - 1] == '\r';
+  return {offset, carriage ? end - 1 : end, std::min(end + 1, file.size())};
+}
+
 }  // namespace trireme::data

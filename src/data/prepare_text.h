@@ -35,5 +35,7 @@ struct TextRange {
 /// The document that starts at `offset`. `separator`: documents end at lines equal to it; empty: the file is one
 /// document.
 TextRange next_document(std::string_view file, size_t offset, std::string_view separator);
+/// The line that starts at `offset`, without its end (\n or \r\n).
+TextRange next_line(std::string_view file, size_t offset);
 
 }  // namespace trireme::data

@@ -44,7 +44,7 @@ TrainedTokenizer train_tokenizer(std::span<const fs::path> files, const Tokenize
   if (!faults.empty()) throw InputError(faults);
 
   const int threads = options.threads > 0 ? options.threads : static_cast<int>(usable_cores());
-  const PieceCounts counts = count_pieces(files, Splitter(options.pattern), threads);
+  const PieceCounts counts = count_pieces(files, Splitter(options.pattern), threads, options.text_field);
   parts.ranks = train_ranks(counts, options.vocab - specials);
   const auto reached = static_cast<int64_t>(parts.ranks.size()) + specials;
   if (reached < options.vocab) {

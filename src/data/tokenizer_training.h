@@ -14,9 +14,10 @@ namespace trireme::data {
 struct TokenizerTraining {
   int64_t vocab = 4096;  ///< number of ids, specials included
   std::vector<std::string> specials{
-      "<|endoftext|>"};            ///< the end of text is `<|endoftext|>`, or the first when not among them
-  std::string pattern = "cl100k";  ///< cl100k, gpt2, o200k or a regular expression
-  int threads = 0;                 ///< 0: one for each processor that this process may use
+      "<|endoftext|>"};             ///< the end of text is `<|endoftext|>`, or the first when not among them
+  std::string pattern = "cl100k";   ///< cl100k, gpt2, o200k or a regular expression
+  std::string text_field = "text";  ///< of the lines of .jsonl files
+  int threads = 0;                  ///< 0: one for each processor that this process may use
 };
 
 struct TrainedTokenizer {

@@ -13,15 +13,15 @@
 namespace trireme::observe {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int64_t kSmallest = 256;  // below this a product is overhead
 /// One measured stretch holds as many products as take this long. It spans many of the scheduler's time slices, so that
 /// the best stretch of a worker that shares a core is not one in which it happened to run alone.
 constexpr double kStretch_s = 0.05;
 constexpr int kFewestStretches = 3;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 /// Small exact numbers of a fixed pattern: no random generator is touched.
 at::Tensor matrix(int64_t size, at::ScalarType dtype) {
@@ -33,10 +33,10 @@ struct Product {
   Product(int64_t size, at::ScalarType dtype)
       : a(matrix(size, dtype)), b(matrix(size, dtype)), c(at::empty({size, size}, a.options())) {}
   /// Seconds of `count` products.
-  double run(int64_t count) {
-    const auto start = Clock::now();
+  double run(int64_t count, const std::function<double()>& clock) {
+    const double start = clock();
     for (int64_t i = 0; i < count; ++i) at::mm_out(c, a, b);
-    return seconds_since(start);
+    return clock() - start;
   }
 };
 
@@ -45,24 +45,25 @@ struct Product {
 MatmulRate measure_matmul_rate(at::ScalarType dtype, const MatmulRateOptions& options) {
   TRIREME_CHECK(options.size > 0 && options.seconds > 0, "size {}, seconds {}", options.size, options.seconds);
   const at::NoGradGuard no_grad;
+  const std::function<double()> clock = options.clock ? options.clock : steady_seconds;
   int64_t size = options.size;
   Product product(size, dtype);
-  double once = product.run(1);  // with page faults and kernels that are generated on first use: an upper bound
+  double once = product.run(1, clock);  // with page faults and kernels that are generated on first use: an upper bound
   while (once > options.seconds / 3 && size / 2 >= kSmallest) {
     size /= 2;
     product = Product(size, dtype);
-    once = product.run(1);
+    once = product.run(1, clock);
   }
-  once = std::max(product.run(1), 1e-9);
+  once = std::max(product.run(1, clock), 1e-9);
   const auto count = std::max<int64_t>(1, std::llround(std::ceil(kStretch_s / once)));
 
   if (options.together) options.together();
-  const auto start = Clock::now();
+  const double start = clock();
   double best = 0, last = 0;
   int64_t stretches = 0;
   // No stretch begins that would end after the time, when other workers have stopped already.
-  while (stretches < kFewestStretches || seconds_since(start) + last <= options.seconds) {
-    last = product.run(count);
+  while (stretches < kFewestStretches || clock() - start + last <= options.seconds) {
+    last = product.run(count, clock);
     best = stretches == 0 ? last : std::min(best, last);
     ++stretches;
   }

@@ -17,6 +17,7 @@ struct MatmulRateOptions {
   double seconds = 0.3;  ///< how long products are repeated, in stretches of 0.05 s, at least three of them
   /// Called right before the repetitions begin and right after they end; empty: this process is alone.
   std::function<void()> together;
+  std::function<double()> clock;  ///< seconds; empty: the machine's. Tests give another
 };
 
 struct MatmulRate {

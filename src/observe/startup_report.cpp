@@ -161,9 +161,11 @@ void add_schedule(Page& page, const StartupReport& report) {
   const int64_t plateau = std::max<int64_t>(schedule.steps - warmup - decay, 0);
   std::string rates;
   if (warmup > 0) rates += fmt::format("{} of warm-up, ", counted(warmup, "step"));
+  const bool falls = schedule.name == config::LrScheduleName::inverse_sqrt;
   const bool constant = schedule.name == config::LrScheduleName::constant || decay == 0;
   if (plateau > 0 || constant) {
-    rates += fmt::format("{} at {:.2e}", counted(constant ? plateau + decay : plateau, "step"), peak);
+    rates += falls ? fmt::format("then as 1 / sqrt(step) from {:.2e}", peak)
+                   : fmt::format("{} at {:.2e}", counted(constant ? plateau + decay : plateau, "step"), peak);
   }
   if (!constant) {
     rates += fmt::format("{}{} of {} decay from {:.2e} to {:.2e}", plateau > 0 ? ", " : "", counted(decay, "step"),

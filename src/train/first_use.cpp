@@ -30,11 +30,12 @@ std::vector<std::string> generate_text(const fs::path& path, int64_t documents, 
 }
 
 void prepare_split(const fs::path& out, const fs::path& tokenizer, std::vector<std::string> text,
-                   const std::function<void(const std::string&)>& say) {
+                   const std::string& text_field, const std::function<void(const std::string&)>& say) {
   data::PrepareOptions options;
   options.tokenizer = tokenizer;
   options.out = out;
   options.inputs = std::move(text);
+  options.text_field = text_field;
   const data::PrepareReport report = data::prepare(options);
   const data::PrepareCounts& counts = report.splits.at(0).counts;
   say(fmt::format("prepared {}: {} documents, {} tokens, {} bytes of text", out.string(), counts.documents,
@@ -52,6 +53,7 @@ void prepare_on_first_use(const config::Config& config, const std::function<void
     if (!fs::exists(tokenizer / "manifest.json")) {
       data::TokenizerTraining training;
       training.vocab = data.vocab;
+      training.text_field = data.text_field;
       const data::TrainedTokenizer trained = data::train_tokenizer(data::list_text_files(text), training);
       trained.tokenizer.save(tokenizer);
       say(fmt::format("trained a tokenizer of {} tokens on {} files: {}", trained.tokenizer.vocab_size(), trained.files,
@@ -62,14 +64,14 @@ void prepare_on_first_use(const config::Config& config, const std::function<void
           "data.vocab = {}",
           data.vocab, tokenizer.string(), there, there);
     }
-    prepare_split(data.path, tokenizer, text, say);
+    prepare_split(data.path, tokenizer, text, data.text_field, say);
   }
   // Looked at by itself: a first use that was interrupted between the two has left only the first.
   if (data.eval_path.empty() || prepared(data.eval_path) || !prepared(data.path)) return;
   const std::vector<std::string> eval_text =
       generated ? generate_text(data.eval_path, kEvalDocuments, kEvalSeed) : data.eval_text;
   // The copy in data.path is the tokenizer that made the training data, wherever that came from.
-  if (!eval_text.empty()) prepare_split(data.eval_path, data.path / "tokenizer", eval_text, say);
+  if (!eval_text.empty()) prepare_split(data.eval_path, data.path / "tokenizer", eval_text, data.text_field, say);
 }
 
 }  // namespace trireme::train

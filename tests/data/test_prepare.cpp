@@ -2,8 +2,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/file.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -281,6 +285,88 @@ TEST_F(PrepareTest, ChangesAreRefusedWithoutForce) {
   EXPECT_THAT(fault_of([&] { prepare(options()); }), HasSubstr("cut short"));
   EXPECT_FALSE(prepare(force).up_to_date);
   EXPECT_TRUE(prepare(options()).up_to_date);
+}
+
+std::string gzip(const std::string& text) {
+  const std::string path = std::filesystem::temp_directory_path() / fmt::format("trireme-gzip-{}", ::getpid());
+  const gzFile file = gzopen(path.c_str(), "wb");
+  gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(file);
+  std::string packed = read_file(path);
+  std::filesystem::remove(path);
+  return packed;
+}
+
+std::string zstd(const std::string& text) {
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 3));
+  return packed;
+}
+
+TEST_F(PrepareTest, JsonLinesAndPackedFiles) {
+  const std::string long_text = some_text(5, 3'000'000);  // more than a piece of the unpacking
+  write("a.jsonl", "{\"text\": \"one\"}\r\n{\"id\": 7, \"text\": \"two\\nlines \\u00e9\"}\n\n{\"text\": \"one\"}\n");
+  write("b.txt.gz", gzip("three"));
+  write("c.ndjson.zst", zstd("{\"text\": \"four\"}\n{\"text\": \"three\"}"));
+  write("d.zst", zstd(long_text) + zstd("!"));     // frames follow each other
+  write("e.GZ", gzip("five ") + gzip("members"));  // so do members
+  for (const int threads : {1, 3}) {
+    std::filesystem::remove_all(path("out"));
+    PrepareOptions own = options();
+    own.threads = threads;
+    const PrepareReport report = prepare(own);
+    EXPECT_EQ(stream(*Dataset::open(path("out"))),
+              expected_stream({"one", "two\nlines \u00e9", "three", "four", long_text + "!", "five members"}));
+    EXPECT_EQ(counts(report, "train").duplicates, 2);
+    EXPECT_EQ(counts(report, "train").empty, 1);
+    EXPECT_TRUE(prepare(own).up_to_date);
+    own.text_field = "id";
+    EXPECT_THAT(fault_of([&] { prepare(own); }), HasSubstr("text-field"));
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(path("out")))
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("unpacked")));
+}
+
+TEST_F(PrepareTest, BadJsonLinesAndBadPacking) {
+  const struct {
+    const char* name;
+    std::string text;
+    std::vector<const char*> said;
+  } rows[] = {
+      {"a.jsonl",
+       "{\"text\": \"x\"}\n{\"text\": \n[1]\n{\"txet\": \"x\"}\n{\"text\": 5}\n{\"text\": \"\xFF\"}\n",
+       {"a.jsonl, line 2 is not JSON", "line 3 is array where an object is expected",
+        "line 4 has no field `text`; did you mean --text-field txet?", "line 5 has number as `text`",
+        "line 6 is not JSON"}},
+      {"a.gz", gzip("some text that is packed").substr(0, 20), {"a.gz is damaged or cut short"}},
+      {"b.gz", "no gzip at all", {"b.gz is not packed with gzip"}},
+      {"a.zst", zstd(some_text(1, 5000)).substr(0, 1000), {"a.zst is cut short"}},
+      {"b.zst", "no zstd at all", {"b.zst is damaged"}},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.name);
+    std::filesystem::remove_all(path("texts"));
+    std::filesystem::remove_all(path("out"));
+    write(row.name, row.text);
+    const std::string fault = fault_of([&] { prepare(options()); });
+    for (const char* said : row.said) EXPECT_THAT(fault, HasSubstr(said));
+  }
+}
+
+TEST_F(PrepareTest, ATokenizerOfJsonLinesIsThatOfTheirTexts) {
+  const std::string one = some_text(1, 4000), two = some_text(2, 4000);
+  const auto trained = [&] {
+    TokenizerTraining training;
+    training.vocab = 300;
+    return train_tokenizer(list_text_files(std::vector<std::string>{path("texts").string()}), training)
+        .tokenizer.hash();
+  };
+  write("a", one);
+  write("b", two);
+  const std::string plain = trained();
+  std::filesystem::remove_all(path("texts"));
+  write("a.jsonl.gz", gzip(nlohmann::json{{"text", one}}.dump() + "\n" + nlohmann::json{{"text", two}}.dump()));
+  EXPECT_EQ(trained(), plain);
 }
 
 TEST_F(PrepareTest, ATokenizerInTheOutputFolderStays) {

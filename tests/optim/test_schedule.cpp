@@ -37,6 +37,14 @@ TEST(Schedule, Table) {
       {"late decay", linear, 10, 100, 20, 0.0, 90, 0.5},
       {"constant", constant, 10, 100, 0, 0.1, 99, 1.0},
       {"constant warms up", constant, 10, 100, 0, 0.1, 4, 0.5},
+      {"square root, first of decay", LrScheduleName::sqrt, 4, 100, 96, 0.0, 5, 1 - std::sqrt(1.0 / 96)},
+      {"square root, a quarter", LrScheduleName::sqrt, 0, 100, 100, 0.2, 25, 0.2 + 0.8 * 0.5},
+      {"wsd before its decay", LrScheduleName::wsd, 10, 100, 10, 0.0, 90, 1.0},
+      {"wsd in its decay", LrScheduleName::wsd, 10, 100, 10, 0.0, 95, 0.5},
+      {"inverse square root at the end of warm-up", LrScheduleName::inverse_sqrt, 16, 100, 0, 0.0, 15, 1.0},
+      {"inverse square root at four times warm-up", LrScheduleName::inverse_sqrt, 16, 100, 0, 0.0, 63, 0.5},
+      {"inverse square root knows no horizon", LrScheduleName::inverse_sqrt, 16, 100, 0, 0.0, 1599, 0.1},
+      {"inverse square root ends at its least", LrScheduleName::inverse_sqrt, 16, 100, 0, 0.25, 1599, 0.25},
       {"no warm-up", cosine, 0, 10, 10, 0.0, 0, 1.0},
   };
   for (const Row& row : rows) {
