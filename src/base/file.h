@@ -10,23 +10,6 @@
 
 namespace trireme {
 
-/// The whole content of a file.
-std::string read_file(const std::filesystem::path& path);
-
-/// Writes a file so that after a crash there is either the old content or the new: a temporary beside it, fsync,
-/// rename, fsync of the folder.
-void write_file_durably(const std::filesystem::path& path, std::string_view content);
-/// The same for content that comes in parts: `write(descriptor, path of the temporary)` writes all of it. Whatever
-/// fails, the temporary goes.
-void write_file_durably(const std::filesystem::path& path,
-                        const std::function<void(int, const std::filesystem::path&)>& write);
-
-/// fsync of a folder, which makes renames and new names in it durable.
-void sync_directory(const std::filesystem::path& folder);
-
-/// Makes a folder and its parents; an error names it.
-void make_directories(const std::filesystem::path& folder);
-
 /// A file descriptor that closes itself.
 class FileDescriptor {
  public:
@@ -50,6 +33,28 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+/// The terminal behind `fd`, opened anew for writing without waiting: a terminal says "ready" when it takes one byte,
+/// and a blocking write of more sleeps until somebody reads. O_NONBLOCK belongs to the open file, which the shell
+/// shares, so it cannot be set on `fd` itself. Empty when `fd` is no terminal, or cannot be opened.
+FileDescriptor reopen_terminal(int fd);
+
+/// The whole content of a file.
+std::string read_file(const std::filesystem::path& path);
+
+/// Writes a file so that after a crash there is either the old content or the new: a temporary beside it, fsync,
+/// rename, fsync of the folder.
+void write_file_durably(const std::filesystem::path& path, std::string_view content);
+/// The same for content that comes in parts: `write(descriptor, path of the temporary)` writes all of it. Whatever
+/// fails, the temporary goes.
+void write_file_durably(const std::filesystem::path& path,
+                        const std::function<void(int, const std::filesystem::path&)>& write);
+
+/// fsync of a folder, which makes renames and new names in it durable.
+void sync_directory(const std::filesystem::path& folder);
+
+/// Makes a folder and its parents; an error names it.
+void make_directories(const std::filesystem::path& folder);
 
 /// open(2) with an error that names the path; `what` completes "cannot ... PATH". Always close-on-exec.
 FileDescriptor open_file(const std::filesystem::path& path, int flags, std::string_view what, int mode = 0644);

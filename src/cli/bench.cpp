@@ -101,6 +101,13 @@ void run_loader(const LoaderBench& options) {
              seconds * 1e3 / static_cast<double>(std::max<int64_t>(steps, 1)), slowest * 1e3);
 }
 
+/// Seconds to measure for. A NaN is within any CLI::Range.
+CLI::Validator is_duration() {
+  const CLI::Validator number([](std::string& word) { return word.find("nan") == word.npos ? "" : "not a number"; },
+                              "");
+  return CLI::Range(0.01, 600.0) & number;
+}
+
 void add_matmul(CLI::App& bench) {
   const auto options = std::make_shared<Matmul>();
   CLI::App* command = bench.add_subcommand("matmul", "Rate of matrix products, which MFU is measured against");
@@ -116,8 +123,7 @@ void add_matmul(CLI::App& bench) {
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command->add_option("--seconds", options->seconds, "Time for each line of the table")
-      ->check(CLI::Range(0.01, 600.0))
-      ->check(CLI::Validator([](std::string& word) { return word.find("nan") == word.npos ? "" : "not a number"; }, ""))
+      ->check(is_duration())
       ->capture_default_str();
   command->footer("Example:\n  trireme bench matmul --dtype bf16 --sizes 1024,2048,4096 --seconds 2");
   command->callback([options] { run_matmul(*options); });
@@ -138,10 +144,7 @@ void add_loader(CLI::App& bench) {
       ->check(positive)
       ->capture_default_str();
   command->add_option("--seed", loader.seed, "Key of the order")->capture_default_str();
-  command->add_option("--seconds", options->seconds, "How long to read")
-      ->check(CLI::Range(0.01, 600.0))
-      ->check(CLI::Validator([](std::string& word) { return word.find("nan") == word.npos ? "" : "not a number"; }, ""))
-      ->capture_default_str();
+  command->add_option("--seconds", options->seconds, "How long to read")->check(is_duration())->capture_default_str();
   command->footer("Example:\n  trireme bench loader data/train --seq-len 1024");
   command->callback([options] { run_loader(*options); });
 }

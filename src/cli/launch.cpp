@@ -20,13 +20,7 @@ namespace {
 
 /// Told before anything is allocated: a run that is killed for want of memory has not printed its estimate yet.
 void warn_of_memory(const config::Config& config, int64_t workers) {
-  int64_t bytes = 0;
-  for (const observe::MemoryItem& item :
-       observe::estimate_memory(config.model, {.precision = config.train.precision,
-                                              .recompute = config.train.recompute,
-                                              .micro_batch_size = config.train.micro_batch_size,
-                                              .seq_len = config.train.seq_len}))
-    bytes += item.bytes;
+  const int64_t bytes = observe::total_bytes(observe::estimate_memory(config));
   if (workers * bytes <= usable_memory_bytes()) return;
   log::warning(
       "about {} are needed ({} a worker), and this machine has {}: the run may be killed. Fewer workers, a smaller "

@@ -110,8 +110,6 @@ class Rendezvous {
   void guarded(const Body& body) {
     try {
       body();
-    } catch (const Error&) {
-      throw;
     } catch (const c10::Error& error) {
       throw WorkerError(fmt::format("rank {} on {}: the store at {} was lost: {}", e_.rank, host_name(), at_,
                                     first_line(error.what_without_backtrace())));

@@ -23,11 +23,6 @@ struct Task {
   bool cut;  ///< else the whole file
 };
 
-bool is_plain(const std::filesystem::path& path) {
-  const std::string extension = path.extension().string();
-  return !is_json_lines(path) && extension != ".gz" && extension != ".zst" && extension != ".GZ" && extension != ".ZST";
-}
-
 template <typename Sink>
 void for_each_line(const std::filesystem::path& path, std::string_view file, const std::string& field,
                    const Sink& sink) {
@@ -113,7 +108,7 @@ PieceCounts count_pieces(std::span<const std::filesystem::path> files, const Spl
       faults.push_back(error.what());
       continue;
     }
-    const bool cut = splitter.cuts_between_letter_and_space() && is_plain(files[i]);
+    const bool cut = splitter.cuts_between_letter_and_space() && !is_packed(files[i]) && !is_json_lines(files[i]);
     const size_t blocks = cut ? (sizes[i] + kTaskBytes - 1) / kTaskBytes : 1;
     for (size_t block = 0; block < blocks; ++block) tasks.push_back({i, block, cut});
   }

@@ -77,22 +77,25 @@ void unpack_zstd(const fs::path& path, int to, const fs::path& scratch) {
 
 }  // namespace
 
+bool is_packed(const fs::path& path) {
+  const std::string extension = extension_of(path);
+  return extension == ".gz" || extension == ".zst";
+}
+
 bool is_json_lines(const fs::path& path) {
-  const std::string packed = extension_of(path);
-  const std::string extension = packed == ".gz" || packed == ".zst" ? extension_of(path.stem()) : packed;
+  const std::string extension = extension_of(is_packed(path) ? path.stem() : path);
   return extension == ".jsonl" || extension == ".ndjson";
 }
 
 std::shared_ptr<const InputText> InputText::open(const fs::path& path, const fs::path& scratch) {
   auto input = std::make_shared<InputText>();
-  const std::string extension = extension_of(path);
-  if (extension != ".gz" && extension != ".zst") {
+  if (!is_packed(path)) {
     input->map_ = MappedFile(path);
     input->file_bytes_ = static_cast<int64_t>(input->map_.text().size());
     return input;
   }
   const FileDescriptor file = nameless_file(scratch);
-  (extension == ".gz" ? unpack_gzip : unpack_zstd)(path, file.get(), scratch);
+  (extension_of(path) == ".gz" ? unpack_gzip : unpack_zstd)(path, file.get(), scratch);
   input->map_ = MappedFile(file, path);
   input->file_bytes_ = static_cast<int64_t>(fs::file_size(path));
   return input;

@@ -11,6 +11,8 @@
 
 namespace trireme::data {
 
+/// Whether the name says that the file is packed: it ends in .gz or .zst, in any case.
+bool is_packed(const std::filesystem::path& path);
 /// Whether the name says JSON Lines: it ends in .jsonl or .ndjson, packed (.gz, .zst) or not.
 bool is_json_lines(const std::filesystem::path& path);
 

@@ -221,8 +221,7 @@ std::vector<Batch> Loader::next_step() {
   if (!came) {
     throw_internal(
         "no batch came within {} s (comm.timeout_s): reading samples at position {} of data {} hangs (a slow or dead "
-        "file "
-        "system?)",
+        "file system?)",
         static_cast<double>(options_.deadline.count()) / 1000, state_.position, state_.dataset);
   }
   if (prefetch_->failure) std::rethrow_exception(prefetch_->failure);

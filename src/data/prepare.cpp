@@ -15,6 +15,7 @@
 #include "data/prepare_journal.h"
 #include "data/prepare_pipeline.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_file.h"
 
 namespace trireme::data {
 namespace {
@@ -104,11 +105,8 @@ void clear_output(const fs::path& out, const fs::path& tokenizer) {
 /// A manifest.json of something else (a tokenizer's folder) is not ours to replace, whatever is asked for.
 void refuse_foreign_manifests(const fs::path& out) {
   for (const char* split : {"", "train", "eval"}) {
-    const fs::path path = out / split / "manifest.json";
-    if (!fs::exists(path)) continue;
-    const auto json = nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || json.value("format", "") != "trireme-tokenizer") continue;
-    throw_input("{} holds a tokenizer; choose another --out", (out / split).string());
+    if (is_tokenizer_manifest(out / split / "manifest.json"))
+      throw_input("{} holds a tokenizer; choose another --out", (out / split).string());
   }
 }
 

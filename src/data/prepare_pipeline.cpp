@@ -112,7 +112,7 @@ class SplitPipeline::Source {
       }
       if (!mapped_) open();
       const std::string_view text = mapped_->text();
-      const bool json = is_json_lines(files[file_].path);
+      const bool json = pipeline_.json_lines_[file_];
       Item& item = wave.emplace_back();
       item.file = file_;
       item.mapped = mapped_;
@@ -155,7 +155,9 @@ SplitPipeline::SplitPipeline(const PrepareOptions& options, const Inputs& inputs
       progress_(progress),
       record_(std::move(record)),
       id_bytes_of_text_(text_bytes_of_ids(tokenizer)),
-      threads_(prepare_threads(options)) {}
+      threads_(prepare_threads(options)) {
+  for (const InputFile& file : inputs.files) json_lines_.push_back(is_json_lines(file.path));
+}
 
 bool SplitPipeline::takes_file(size_t index) const {
   return options_.eval_hash_percent > 0 || inputs_.held_out[index] == is_eval();
@@ -168,7 +170,7 @@ bool SplitPipeline::takes(const TextHash& hash) const {
 }
 
 bool SplitPipeline::has_many_documents(size_t file) const {
-  return !options_.document_separator.empty() || is_json_lines(inputs_.files[file].path);
+  return !options_.document_separator.empty() || json_lines_[file];
 }
 
 // Unpacking takes time, so the files that were opened last are kept.
@@ -183,7 +185,7 @@ std::shared_ptr<const InputText> SplitPipeline::open(size_t file) const {
 
 // The text of a document from its bytes in the file.
 std::string_view SplitPipeline::decode(size_t file, std::string_view raw, std::string& holder) const {
-  if (!is_json_lines(inputs_.files[file].path)) return raw;
+  if (!json_lines_[file]) return raw;
   holder = is_blank(raw) ? std::string() : text_of_line(raw, options_.text_field);
   return holder;
 }

@@ -72,6 +72,7 @@ class SplitPipeline {
   SplitProgress& progress_;
   std::function<void()> record_;
   std::vector<int32_t> id_bytes_of_text_;
+  std::vector<bool> json_lines_;  ///< by index of the file
   int threads_;
   class ShardWriter* writer_ = nullptr;  // lives in run()
   mutable std::deque<std::pair<size_t, std::shared_ptr<const InputText>>> opened_;

@@ -45,10 +45,41 @@ struct Reader {
   }
 };
 
+// What cl100k and o200k have in common. Each takes the class of the first bytes as known, and returns 0 as its callers
+// do.
+
+/// `\p{N}{1,3}` at `begin`, which is a digit.
+size_t digits_end(const Reader& r, size_t begin) {
+  const uint8_t second = r.at(begin + 1);
+  if (second != digit) return second == wide ? 0 : begin + 1;
+  const uint8_t third = r.at(begin + 2);
+  if (third != digit) return third == wide ? 0 : begin + 2;
+  return begin + 3;
+}
+
+/// Length of what follows the apostrophe at `apostrophe` in `(?i:'s|'t|'re|'ve|'m|'ll|'d)`; 0: no contraction in ASCII.
+size_t contraction(const Reader& r, size_t apostrophe) {
+  if (r.at(apostrophe + 1) != letter) return 0;
+  const char c = r.lower(apostrophe + 1);
+  if (c == 's' || c == 't' || c == 'm' || c == 'd') return 1;
+  if (c != 'r' && c != 'v' && c != 'l') return 0;
+  return r.at(apostrophe + 2) == letter && r.lower(apostrophe + 2) == (c == 'l' ? 'l' : 'e') ? 2 : 0;
+}
+
 /// `\s+(?!\S)|\s+` over the whitespace run [begin, end): all of it at the end of the text, else all but its last
 /// character, which goes with the next piece, unless it is the only one.
 size_t spaces_end(const Reader& r, size_t begin, size_t end) {
   return end == r.text.size() || end == begin + 1 ? end : end - 1;
+}
+
+/// `\s*[\r\n]+|\s+(?!\S)|\s+` at `begin`, which is a space.
+size_t spaces_or_lines_end(const Reader& r, size_t begin) {
+  const size_t end = r.run(begin + 1, space);
+  if (end == 0) return 0;
+  for (size_t i = end; i > begin; --i) {
+    if (r.newline(i - 1)) return i;
+  }
+  return spaces_end(r, begin, end);
 }
 
 }  // namespace
@@ -62,21 +93,9 @@ size_t ascii_piece_end_cl100k(std::string_view text, size_t begin) {
   // A wide character after the apostrophe (U+017F folds to s) or after its first letter goes to the engine further
   // down.
   if (text[begin] == '\'') {
-    if (second == letter) {
-      const char c = r.lower(begin + 1);
-      if (c == 's' || c == 't' || c == 'm' || c == 'd') return begin + 2;
-      if (c == 'r' || c == 'v' || c == 'l') {
-        const uint8_t third = r.at(begin + 2);
-        if (third == letter && r.lower(begin + 2) == (c == 'l' ? 'l' : 'e')) return begin + 3;
-      }
-    }
+    if (const size_t length = contraction(r, begin); length != 0) return begin + 1 + length;
   }
-  if (first == digit) {
-    if (second != digit) return second == wide ? 0 : begin + 1;
-    const uint8_t third = r.at(begin + 2);
-    if (third != digit) return third == wide ? 0 : begin + 2;
-    return begin + 3;
-  }
+  if (first == digit) return digits_end(r, begin);
   if (!r.newline(begin)) {
     if (second == letter) return r.run(begin + 2, letter);
     if (second == wide) return 0;
@@ -87,12 +106,7 @@ size_t ascii_piece_end_cl100k(std::string_view text, size_t begin) {
     while (r.newline(end)) ++end;
     return end;
   }
-  const size_t end = r.run(begin + 1, space);
-  if (end == 0) return 0;
-  for (size_t i = end; i > begin; --i) {
-    if (r.newline(i - 1)) return i;
-  }
-  return spaces_end(r, begin, end);
+  return spaces_or_lines_end(r, begin);
 }
 
 // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
@@ -125,12 +139,7 @@ size_t ascii_piece_end_o200k(std::string_view text, size_t begin) {
   const Reader r{text};
   const uint8_t first = r.at(begin), second = r.at(begin + 1);
   if (first == wide) return 0;
-  if (first == digit) {
-    if (second != digit) return second == wide ? 0 : begin + 1;
-    const uint8_t third = r.at(begin + 2);
-    if (third != digit) return third == wide ? 0 : begin + 2;
-    return begin + 3;
-  }
+  if (first == digit) return digits_end(r, begin);
   if (first == letter || (!r.newline(begin) && second == letter)) {
     size_t end = first == letter ? begin : begin + 1;
     while (end < text.size() && text[end] >= 'A' && text[end] <= 'Z') ++end;
@@ -139,13 +148,8 @@ size_t ascii_piece_end_o200k(std::string_view text, size_t begin) {
     if (end >= text.size() || text[end] != '\'') return end;
     // A wide character may fold to an ASCII letter (U+017F to s).
     if (r.at(end + 1) == wide || (r.at(end + 1) == letter && r.at(end + 2) == wide)) return 0;
-    if (r.at(end + 1) != letter) return end;
-    const char c = r.lower(end + 1);
-    if (c == 's' || c == 't' || c == 'm' || c == 'd') return end + 2;
-    const bool two = r.at(end + 2) == letter;
-    if (two && (c == 'r' || c == 'v') && r.lower(end + 2) == 'e') return end + 3;
-    if (two && c == 'l' && r.lower(end + 2) == 'l') return end + 3;
-    return end;
+    const size_t length = contraction(r, end);
+    return length == 0 ? end : end + 1 + length;
   }
   if (!r.newline(begin) && second == wide) return 0;
   if (first == other || (text[begin] == ' ' && second == other)) {
@@ -154,12 +158,7 @@ size_t ascii_piece_end_o200k(std::string_view text, size_t begin) {
     while (r.newline(end) || (end < text.size() && text[end] == '/')) ++end;
     return end;
   }
-  const size_t end = r.run(begin + 1, space);
-  if (end == 0) return 0;
-  for (size_t i = end; i > begin; --i) {
-    if (r.newline(i - 1)) return i;
-  }
-  return spaces_end(r, begin, end);
+  return spaces_or_lines_end(r, begin);
 }
 
 }  // namespace trireme::data

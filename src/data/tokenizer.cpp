@@ -97,15 +97,11 @@ struct Tokenizer::Model {
   int32_t end_of_text = 0;
 
   Model(TokenizerParts given, Splitter with)
-      : parts(std::move(given)),
-        splitter(std::move(with)),
-        merges(parts.ranks),
-        vocab_size(static_cast<int64_t>(parts.ranks.size())) {
+      : parts(std::move(given)), splitter(std::move(with)), merges(parts.ranks), vocab_size(vocab_size_of(parts)) {
     parts.pattern = splitter.expression();
     hash = tokenizer_hash(parts);
     for (const SpecialToken& special : parts.specials) {
       special_of_id.emplace(static_cast<int32_t>(special.id), special.text);
-      vocab_size = std::max(vocab_size, special.id + 1);
       if (special.text == parts.end_of_text) end_of_text = static_cast<int32_t>(special.id);
     }
   }

@@ -122,8 +122,7 @@ std::vector<std::string> parse_ranks(std::string_view text, const std::string& p
   if (filled == 0) faults.add("{}: holds no ranks", path);
   std::vector<std::string> ranks;
   for (size_t rank = 0; rank < found.size(); ++rank) {
-    const bool special = std::ranges::count(taken, static_cast<int64_t>(rank), &SpecialToken::id) > 0;
-    if (!found[rank] && !special)
+    if (!found[rank] && std::ranges::count(taken, static_cast<int64_t>(rank), &SpecialToken::id) == 0)
       faults.add("{}: there is no rank {}, and the ranks go up to {}", path, rank, found.size() - 1);
     ranks.push_back(found[rank].value_or(""));
   }
@@ -167,6 +166,18 @@ Claims parse_manifest(const std::string& text, const std::string& path, Tokenize
 }
 
 }  // namespace
+
+int64_t vocab_size_of(const TokenizerParts& parts) {
+  auto size = static_cast<int64_t>(parts.ranks.size());
+  for (const SpecialToken& special : parts.specials) size = std::max(size, special.id + 1);
+  return size;
+}
+
+bool is_tokenizer_manifest(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return false;
+  const auto json = nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.value("format", "") == kFormat;
+}
 
 std::string tokenizer_hash(const TokenizerParts& parts) {
   Hasher hasher;
@@ -214,8 +225,7 @@ TokenizerParts read_tokenizer(const std::filesystem::path& folder) {
   const bool manifest_fits = faults.empty();
   parts.ranks = parse_ranks(content[1], ranks, parts.specials, faults);
   if (manifest_fits && faults.empty()) {
-    int64_t size = static_cast<int64_t>(parts.ranks.size());
-    for (const SpecialToken& special : parts.specials) size = std::max(size, special.id + 1);
+    const int64_t size = vocab_size_of(parts);
     if (claims.vocab_size != size) {
       faults.add("{}: vocab_size is {}, but {} ranks and {} specials need {}", manifest, claims.vocab_size,
                  parts.ranks.size(), parts.specials.size(), size);
@@ -232,14 +242,9 @@ TokenizerParts read_tokenizer(const std::filesystem::path& folder) {
 
 void write_tokenizer(const std::filesystem::path& folder, const TokenizerParts& parts) {
   nlohmann::ordered_json json{{"format", kFormat}, {"version", kVersion}, {"pattern", parts.pattern}};
-  json["vocab_size"] = 0;  // keeps its place
+  json["vocab_size"] = vocab_size_of(parts);
   json["specials"] = nlohmann::ordered_json::array();
-  auto size = static_cast<int64_t>(parts.ranks.size());
-  for (const auto& [text, id] : parts.specials) {
-    json["specials"].push_back({{"text", text}, {"id", id}});
-    size = std::max(size, id + 1);
-  }
-  json["vocab_size"] = size;
+  for (const auto& [text, id] : parts.specials) json["specials"].push_back({{"text", text}, {"id", id}});
   json["end_of_text"] = parts.end_of_text;
   json["hash"] = tokenizer_hash(parts);
   make_directories(folder);
@@ -277,6 +282,16 @@ const std::vector<Encoding>& encodings() {
   return all;
 }
 
+TokenizerParts with_ranks(std::string_view content, const std::filesystem::path& path, const std::string& pattern,
+                          std::vector<SpecialToken> specials) {
+  Faults faults;
+  TokenizerParts parts{pattern, {}, std::move(specials), ""};
+  if (!parts.specials.empty()) parts.end_of_text = parts.specials.front().text;
+  parts.ranks = parse_ranks(content, path.string(), parts.specials, faults);
+  faults.throw_if_any();
+  return parts;
+}
+
 }  // namespace
 
 TokenizerParts read_encoding(const std::filesystem::path& path) {
@@ -286,30 +301,18 @@ TokenizerParts read_encoding(const std::filesystem::path& path) {
   const std::string hash = hasher.hex();
   std::string names;
   for (const Encoding& encoding : encodings()) {
-    if (encoding.hash == hash) {
-      Faults faults;
-      TokenizerParts parts{encoding.pattern, {}, encoding.specials, encoding.specials.front().text};
-      parts.ranks = parse_ranks(content, path.string(), parts.specials, faults);
-      faults.throw_if_any();
-      return parts;
-    }
+    if (encoding.hash == hash) return with_ranks(content, path, encoding.pattern, encoding.specials);
     names += fmt::format("{}{}", names.empty() ? "" : ", ", encoding.name);
   }
   throw_input(
       "{} is the rank file of none of {}; `trireme data import-tokenizer {} --pattern PATTERN --special TEXT --out "
-      "FOLDER` "
-      "makes a tokenizer of any rank file",
+      "FOLDER` makes a tokenizer of any rank file",
       path.string(), names, path.string());
 }
 
 TokenizerParts read_rank_file(const std::filesystem::path& path, const std::string& pattern,
                               std::vector<SpecialToken> specials) {
-  Faults faults;
-  TokenizerParts parts{pattern, {}, std::move(specials), ""};
-  if (!parts.specials.empty()) parts.end_of_text = parts.specials.front().text;
-  parts.ranks = parse_ranks(read_file(path), path.string(), parts.specials, faults);
-  faults.throw_if_any();
-  return parts;
+  return with_ranks(read_file(path), path, pattern, std::move(specials));
 }
 
 }  // namespace trireme::data

@@ -13,6 +13,12 @@
 
 namespace trireme::data {
 
+/// The highest id plus 1; every special has its id.
+int64_t vocab_size_of(const TokenizerParts& parts);
+
+/// Whether a file is there and is a tokenizer's manifest.json.
+bool is_tokenizer_manifest(const std::filesystem::path& path);
+
 /// XXH3-128 over the rank file, the pattern, the specials and the end of text; 32 hex digits.
 std::string tokenizer_hash(const TokenizerParts& parts);
 

@@ -68,4 +68,17 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   return items;
 }
 
+std::vector<MemoryItem> estimate_memory(const config::Config& config) {
+  return estimate_memory(config.model, {.precision = config.train.precision,
+                                        .recompute = config.train.recompute,
+                                        .micro_batch_size = config.train.micro_batch_size,
+                                        .seq_len = config.train.seq_len});
+}
+
+int64_t total_bytes(std::span<const MemoryItem> items) {
+  int64_t total = 0;
+  for (const MemoryItem& item : items) total += item.bytes;
+  return total;
+}
+
 }  // namespace trireme::observe

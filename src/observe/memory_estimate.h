@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,5 +32,9 @@ struct MemoryOptions {
 /// Purposes: weights, master weights (bf16 only), gradients, moments, activations, loss (logits of a chunk and the
 /// gradients that the fused loss keeps). For one worker that holds all parameters.
 std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const MemoryOptions& options);
+
+/// Of one worker of a run.
+std::vector<MemoryItem> estimate_memory(const config::Config& config);
+int64_t total_bytes(std::span<const MemoryItem> items);
 
 }  // namespace trireme::observe

@@ -1,6 +1,5 @@
 #include "observe/progress_bar.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -66,10 +65,7 @@ std::string render_bar(int64_t step, int64_t total_steps, double loss, double se
 }
 
 ProgressBar::ProgressBar(int fd) {
-  if (!draws(fd)) return;
-  // Opened anew, since O_NONBLOCK belongs to the open file, which the shell shares. A blocking write would stop the
-  // training while nobody reads, and poll does not help: a terminal is ready when it takes one byte.
-  fd_.reset(::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (draws(fd)) fd_ = reopen_terminal(fd);
 }
 
 void ProgressBar::update(int64_t step, int64_t total_steps, double loss, double seconds_left) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -99,14 +98,8 @@ void add_step(Page& page, const StartupReport& report) {
 }
 
 void add_memory(Page& page, const StartupReport& report) {
-  const config::TrainConfig& train = report.config.train;
-  const std::vector<MemoryItem> items =
-      estimate_memory(report.config.model, {.precision = train.precision,
-                                            .recompute = train.recompute,
-                                            .micro_batch_size = train.micro_batch_size,
-                                            .seq_len = train.seq_len});
-  const int64_t total = std::accumulate(items.begin(), items.end(), int64_t{0},
-                                        [](int64_t sum, const MemoryItem& item) { return sum + item.bytes; });
+  const std::vector<MemoryItem> items = estimate_memory(report.config);
+  const int64_t total = total_bytes(items);
   const int64_t all = total * report.workers;
   page.section("Memory", "about {} a worker{}, and what libraries and their scratch take", short_bytes(total),
                report.workers > 1 ? fmt::format(", {} in all", short_bytes(all)) : "");
@@ -116,7 +109,8 @@ void add_memory(Page& page, const StartupReport& report) {
   if (report.memory_bytes > 0 && all > report.memory_bytes) {
     page.line("more than this machine's {}: the run may be killed. Less: train.micro_batch_size, train.seq_len,",
               short_bytes(report.memory_bytes));
-    page.line("{}or a smaller model", train.recompute == config::Recompute::full ? "" : "train.recompute = \"full\", ");
+    page.line("{}or a smaller model",
+              report.config.train.recompute == config::Recompute::full ? "" : "train.recompute = \"full\", ");
   }
 }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <protozero/pbf_writer.hpp>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/host.h"
@@ -24,8 +25,7 @@ enum Event : uint32_t { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5
 enum SessionLog : uint32_t { kStatus = 1 };
 constexpr int32_t kSessionStart = 1;
 enum Summary : uint32_t { kValue = 1 };
-enum Value : uint32_t { kTag = 1, kSimpleValue = 2, kHisto = 5 };
-enum Histo : uint32_t { kMin = 1, kMax, kNum, kSum, kSumSquares, kBucketLimit, kBucket };
+enum Value : uint32_t { kTag = 1, kSimpleValue = 2 };
 
 constexpr std::array<uint32_t, 256> kCrcTable = [] {
   std::array<uint32_t, 256> table{};
@@ -57,28 +57,6 @@ std::string session_start_event(double wall_time, int64_t step) {
   protozero::pbf_writer event(bytes);
   begin(event, wall_time, step);
   protozero::pbf_writer(event, kSessionLog).add_enum(kStatus, kSessionStart);  // complete when it is destroyed
-  return bytes;
-}
-
-std::string histograms_event(double wall_time, int64_t step, std::span<const Histogram> histograms) {
-  std::string bytes;
-  protozero::pbf_writer event(bytes);
-  begin(event, wall_time, step);
-  {
-    protozero::pbf_writer summary(event, kSummary);
-    for (const Histogram& histogram : histograms) {
-      protozero::pbf_writer value(summary, kValue);
-      value.add_string(kTag, histogram.tag);
-      protozero::pbf_writer histo(value, kHisto);
-      histo.add_double(kMin, histogram.min);
-      histo.add_double(kMax, histogram.max);
-      histo.add_double(kNum, histogram.count);
-      histo.add_double(kSum, histogram.sum);
-      histo.add_double(kSumSquares, histogram.sum_of_squares);
-      histo.add_packed_double(kBucketLimit, histogram.limits.begin(), histogram.limits.end());
-      histo.add_packed_double(kBucket, histogram.counts.begin(), histogram.counts.end());
-    }
-  }
   return bytes;
 }
 
@@ -140,10 +118,6 @@ TensorBoardFile::TensorBoardFile(const std::filesystem::path& folder, int64_t fi
 
 void TensorBoardFile::scalars(int64_t step, std::span<const Scalar> scalars) {
   write(tensorboard::scalars_event(tensorboard::now(), step, scalars));
-}
-
-void TensorBoardFile::histograms(int64_t step, std::span<const Histogram> histograms) {
-  write(tensorboard::histograms_event(tensorboard::now(), step, histograms));
 }
 
 void TensorBoardFile::append(const StepRecord& record) {

@@ -14,7 +14,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/file.h"
 #include "observe/step_record.h"
@@ -26,13 +25,6 @@ struct Scalar {
   double value = 0;  ///< kept as a float, as the format has it
 };
 
-/// What a histogram is made of. `limits` ascend; counts[i] is the number of values in (limits[i - 1], limits[i]].
-struct Histogram {
-  std::string tag;
-  double min = 0, max = 0, count = 0, sum = 0, sum_of_squares = 0;
-  std::vector<double> limits, counts;
-};
-
 class TensorBoardFile {
  public:
   /// Makes FOLDER/events.out.tfevents.SECONDS.HOST.PID.0. `first_step`: the first that will be told; more than 1 starts
@@ -40,7 +32,6 @@ class TensorBoardFile {
   TensorBoardFile(const std::filesystem::path& folder, int64_t first_step);
 
   void scalars(int64_t step, std::span<const Scalar> scalars);
-  void histograms(int64_t step, std::span<const Histogram> histograms);
 
   void append(const StepRecord& record);
   void append(const EvalRecord& record);

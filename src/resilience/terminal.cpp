@@ -1,6 +1,5 @@
 #include "resilience/terminal.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
@@ -11,13 +10,8 @@
 
 namespace trireme::resilience {
 
-Terminal::Terminal(int fd, bool clear_line) : fd_(fd), clear_line_(clear_line) {
-  // A terminal says "ready" when it takes one byte, and a blocking write of more then sleeps until all is taken, for
-  // ever if nobody reads. O_NONBLOCK belongs to the open file, which the shell shares: so the terminal is opened anew.
-  if (isatty(fd) == 0) return;
-  own_.reset(open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  if (own_) fd_ = own_.get();
-}
+Terminal::Terminal(int fd, bool clear_line)
+    : own_(reopen_terminal(fd)), fd_(own_ ? own_.get() : fd), clear_line_(clear_line) {}
 
 void Terminal::show(std::string_view text) {
   if (closed_ || text.empty()) return;

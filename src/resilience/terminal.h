@@ -31,8 +31,8 @@ class Terminal {
  private:
   static constexpr size_t kMostPending = 1 << 20;
 
-  int fd_;
   FileDescriptor own_;  ///< of a terminal
+  int fd_;
   bool clear_line_;
   bool at_line_start_ = true;
   bool closed_ = false;

@@ -367,6 +367,14 @@ TEST_F(PrepareTest, ATokenizerOfJsonLinesIsThatOfTheirTexts) {
   std::filesystem::remove_all(path("texts"));
   write("a.jsonl.gz", gzip(nlohmann::json{{"text", one}}.dump() + "\n" + nlohmann::json{{"text", two}}.dump()));
   EXPECT_EQ(trained(), plain);
+  // More than a stretch of work (4 MiB), in a file that is smaller than that while it is packed.
+  std::filesystem::remove_all(path("texts"));
+  const std::string rare(8 << 20, ' '), text = rare + one + two;
+  write("a", text);
+  const std::string whole = trained();
+  std::filesystem::remove_all(path("texts"));
+  write("a.Gz", gzip(text));
+  EXPECT_EQ(trained(), whole);
 }
 
 TEST_F(PrepareTest, ATokenizerInTheOutputFolderStays) {
