@@ -44,6 +44,7 @@ void run(const Options& options) {
                                                     {.seq_len = seq_len,
                                                      .micro_batch_size = loaded.micro_batch_size,
                                                      .max_tokens = options.tokens,
+                                                     .document_mask = loaded.document_mask,
                                                      .wants_to_stop = {}});
   if (options.json) {
     const nlohmann::ordered_json line = {{"checkpoint", loaded.checkpoint.string()},

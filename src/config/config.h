@@ -17,8 +17,8 @@
 namespace trireme::config {
 
 enum class Device { cpu, cuda };
-enum class Precision { bf16, fp32, fp64 };
-enum class Recompute { none, full };
+enum class Precision { bf16, fp16, fp32, fp64 };
+enum class Recompute { none, selective, full };
 enum class LrScheduleName { cosine, linear, sqrt, wsd, inverse_sqrt, constant };
 enum class CommBackend { automatic, shm };
 
@@ -56,6 +56,32 @@ struct TrainConfig {
   std::string gradient_dtype = "fp32";
   double clip_grad_norm = 1.0;  ///< 0: no clipping
   Recompute recompute = Recompute::none;
+  bool document_mask = false;         ///< attention does not cross documents
+  bool mask_document_starts = false;  ///< the first token of a document is no label
+  double z_loss = 0;                  ///< coefficient; 0: none
+  double ema_decay = 0;               ///< of a moving average of the weights; 0: none
+};
+
+/// Batch sizes that grow with the samples seen (Megatron's --rampup-batch-size).
+struct BatchRampConfig {
+  int64_t start = 0;      ///< sequences of the first step; 0: no ramp
+  int64_t increment = 0;  ///< sequences added at a time
+  int64_t samples = 0;    ///< sequences after which the batch is train.global_batch_size
+};
+
+/// fp16's loss scale, as torch.amp.GradScaler adapts it.
+struct LossScaleConfig {
+  double initial = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  ///< sound steps in a row before it grows
+  bool operator==(const LossScaleConfig&) const = default;
+};
+
+/// Steps whose gradient norm is far above the last ones' are not learned from.
+struct SpikeGuardConfig {
+  double factor = 0;     ///< times the median of the window; 0: no guard
+  int64_t window = 100;  ///< steps
 };
 
 struct OptimizerConfig {
@@ -121,6 +147,9 @@ struct Config {
   ModelConfig model;
   DataConfig data;
   TrainConfig train;
+  BatchRampConfig batch_ramp;
+  LossScaleConfig loss_scale;
+  SpikeGuardConfig spike_guard;
   OptimizerConfig optimizer;
   LrScheduleConfig lr_schedule;
   ParallelConfig parallel;

@@ -29,11 +29,11 @@ struct EnumNames<Device> {
 };
 template <>
 struct EnumNames<Precision> {
-  static constexpr std::array<std::string_view, 3> values = {"bf16", "fp32", "fp64"};
+  static constexpr std::array<std::string_view, 4> values = {"bf16", "fp16", "fp32", "fp64"};
 };
 template <>
 struct EnumNames<Recompute> {
-  static constexpr std::array<std::string_view, 2> values = {"none", "full"};
+  static constexpr std::array<std::string_view, 3> values = {"none", "selective", "full"};
 };
 template <>
 struct EnumNames<LrScheduleName> {

@@ -47,9 +47,10 @@ void add_model(std::vector<Option>& table) {
                       .changeable());  // a label: the numbers that it leads to may not change
   table.push_back(
       Option("model.architecture", at(&Config::model, &ModelShape::architecture),
-             "Kind of decoder. llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases.")
-          .one_of({"llama"})
-          .refuses("gpt2", "llama works")
+             "Kind of decoder. llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases; with "
+             "qkv_bias it is Qwen 2, with qk_norm Qwen 3, with sliding_window Mistral. gpt: GPT-2, with learned "
+             "positions, LayerNorm, biases and GELU.")
+          .one_of({"llama", "gpt"})
           .otherwise("the preset's, or \"llama\""));
   size("layers", &ModelShape::layers, "Transformer blocks.", "the preset's");
   size("hidden", &ModelShape::hidden, "Width of the residual stream.", "the preset's");
@@ -57,12 +58,13 @@ void add_model(std::vector<Option>& table) {
   size("kv_heads", &ModelShape::kv_heads,
        "Key and value heads; divides heads. Fewer than heads is grouped-query attention.",
        "the preset's; without one, or when the preset has as many as heads: model.heads");
-  size("head_dim", &ModelShape::head_dim, "Features of a head; even.",
+  size("head_dim", &ModelShape::head_dim, "Features of a head; even where positions are rotary.",
        "the preset's; without one, or when hidden or heads is given: model.hidden / model.heads");
-  size("ffn", &ModelShape::ffn, "Width inside the feed-forward block.", "the preset's");
+  size("ffn", &ModelShape::ffn, "Width inside the feed-forward block.",
+       "the preset's; with architecture = \"gpt\": 4 x model.hidden");
   size("vocab", &ModelShape::vocab, "Rows of the embedding; at least the tokenizer's size.", "the preset's");
   table.push_back(Option("model.max_seq_len", at(&Config::model, &ModelShape::max_seq_len),
-                         "Longest sequence that the model is made for, in tokens.")
+                         "Longest sequence that the model is made for, in tokens; gpt has so many learned positions.")
                       .at_least(1)
                       .at_most(1 << 30)
                       .otherwise("the preset's, or train.seq_len"));
@@ -70,7 +72,7 @@ void add_model(std::vector<Option>& table) {
       Option("model.tied", at(&Config::model, &ModelShape::tied), "The output head is the embedding's weight.")
           .otherwise("the preset's, or false"));
   table.push_back(Option("model.norm_eps", at(&Config::model, &ModelShape::norm_eps),
-                         "Added to the mean square inside RMSNorm, against division by zero.")
+                         "Added to the mean square, or the variance, inside a norm, against division by zero.")
                       .above(0)
                       .below(1)
                       .otherwise("the preset's, or 1e-5"));
@@ -78,19 +80,51 @@ void add_model(std::vector<Option>& table) {
       Option("model.rope_theta", at(&Config::model, &ModelShape::rope_theta), "Base of the rotary frequencies.")
           .above(1)
           .otherwise("the preset's, or 10000.0"));
+  table.push_back(Option("model.qkv_bias", at(&Config::model, &ModelShape::qkv_bias),
+                         "Biases of the query, key and value projections of a llama, as Qwen 2 has them.")
+                      .otherwise("the preset's, or false"));
+  table.push_back(Option("model.qk_norm", at(&Config::model, &ModelShape::qk_norm),
+                         "RMSNorm of every query and key head of a llama before rotation, as Qwen 3 has it.")
+                      .otherwise("the preset's, or false"));
+  table.push_back(Option("model.sliding_window", at(&Config::model, &ModelShape::sliding_window),
+                         "Tokens that attention looks back, the token itself included, as in Mistral 7B. 0: all.")
+                      .at_least(0)
+                      .at_most(1 << 30)
+                      .otherwise("the preset's, or 0"));
+  table.push_back(Option("model.dropout", at(&Config::model, &ModelShape::dropout),
+                         "Share of elements dropped in training: of the embedding, of attention weights, and of what "
+                         "each layer adds to the residual stream. The masks follow from run.seed and the sample, so "
+                         "they are the same for any number of workers. With dropout attention writes its score matrix "
+                         "out, which takes memory with the square of train.seq_len.")
+                      .at_least(0)
+                      .below(1)
+                      .otherwise("the preset's, or 0.0"));
+  table.push_back(Option("model.rope_scaling.type", at(&Config::model, &ModelShape::rope_scaling, &RopeScaling::type),
+                         "How rotary frequencies are stretched. llama3: as Llama 3.1; linear: all alike (position "
+                         "interpolation); ntk: by a larger base; yarn: by how often a feature turns, with sharper "
+                         "attention.")
+                      .one_of({"llama3", "linear", "ntk", "yarn"})
+                      .otherwise("the preset's, or \"llama3\""));
   const auto rope = [&](std::string key, auto member, std::string help, std::string standard) {
     table.push_back(
         Option("model.rope_scaling." + key, at(&Config::model, &ModelShape::rope_scaling, member), std::move(help))
             .above(0)
             .otherwise("the preset's, or " + standard));
   };
-  rope("factor", &RopeScaling::factor, "Low rotary frequencies are divided by this; 1.0: no scaling.", "1.0");
+  rope("factor", &RopeScaling::factor,
+       "Contexts longer by this: low rotary frequencies are divided by it. 1.0: no scaling.", "1.0");
   rope("low_freq_factor", &RopeScaling::low_freq_factor,
-       "Wavelengths longer than original_max_seq_len / low_freq_factor are scaled in full.", "1.0");
+       "llama3: wavelengths longer than original_max_seq_len / low_freq_factor are scaled in full.", "1.0");
   rope("high_freq_factor", &RopeScaling::high_freq_factor,
-       "Wavelengths shorter than original_max_seq_len / high_freq_factor are not scaled; those between are "
+       "llama3: wavelengths shorter than original_max_seq_len / high_freq_factor are not scaled; those between are "
        "interpolated.",
        "4.0");
+  rope("beta_fast", &RopeScaling::beta_fast,
+       "yarn: features that turn more often than this within original_max_seq_len are not scaled.", "32.0");
+  rope("beta_slow", &RopeScaling::beta_slow,
+       "yarn: features that turn less often than this within original_max_seq_len are scaled in full; those between "
+       "are interpolated.",
+       "1.0");
   rope("original_max_seq_len", &RopeScaling::original_max_seq_len,
        "Context, in tokens, that the model had before the frequencies were scaled.", "8192");
 }
@@ -156,11 +190,12 @@ void add_train(std::vector<Option>& table) {
                       .at_least(1)
                       .at_most(1LL << 32)
                       .or_special(-1));
-  table.push_back(Option("train.precision", at(&Config::train, &TrainConfig::precision),
-                         "Element type of the compute. bf16 keeps master weights, gradients, their reduction and the "
-                         "optimizer in fp32; fp32 and fp64 use one type for everything.")
-                      .refuses("fp16", "it needs loss scaling; bf16, fp32 and fp64 work")
-                      .refuses("fp8", "bf16, fp32 and fp64 work"));
+  table.push_back(
+      Option("train.precision", at(&Config::train, &TrainConfig::precision),
+             "Element type of the compute. bf16 and fp16 keep master weights, gradients, their reduction and "
+             "the optimizer in fp32, and fp16 scales the loss ([loss_scale]); fp32 and fp64 use one type "
+             "for everything.")
+          .refuses("fp8", "bf16, fp16, fp32 and fp64 work"));
   table.push_back(Option("train.gradient_dtype", at(&Config::train, &TrainConfig::gradient_dtype),
                          "Element type in which gradients are accumulated and reduced; a run in fp64 uses fp64.")
                       .one_of({"fp32"})
@@ -170,10 +205,71 @@ void add_train(std::vector<Option>& table) {
                          "Gradients are scaled down to this global L2 norm when theirs is larger. 0: never.")
                       .at_least(0));
   table.push_back(Option("train.recompute", at(&Config::train, &TrainConfig::recompute),
-                         "What backward recomputes instead of keeping: none, or full (each block keeps its input only: "
-                         "less memory, about a third more compute).")
-                      .refuses("selective", "none and full work")
+                         "What backward recomputes instead of keeping: none; selective (the outputs of norms and "
+                         "activations, which cost little); or full (each block keeps its input only: least memory, "
+                         "about a third more compute). The numbers are the same in every bit.")
                       .changeable());
+  table.push_back(Option("train.document_mask", at(&Config::train, &TrainConfig::document_mask),
+                         "Attention does not cross documents: a token sees back to the end-of-text token before its "
+                         "document, and positions start there. Evaluation does the same."));
+  table.push_back(Option("train.mask_document_starts", at(&Config::train, &TrainConfig::mask_document_starts),
+                         "The first token of a document is no label, since nothing before it tells what it will be "
+                         "(Megatron's --eod-mask-loss). Evaluation counts every token all the same."));
+  table.push_back(Option("train.z_loss", at(&Config::train, &TrainConfig::z_loss),
+                         "Coefficient of z-loss: the squared log of the softmax's denominator is added to the loss, "
+                         "which keeps logits from drifting; PaLM has 1e-4. 0: none.")
+                      .at_least(0));
+  table.push_back(Option("train.ema_decay", at(&Config::train, &TrainConfig::ema_decay),
+                         "Keep an exponential moving average of the weights: after each update it moves by 1 - "
+                         "ema_decay of the way. It is evaluated beside the weights, and `--ema` of eval, generate and "
+                         "convert takes it. 0: none.")
+                      .at_least(0)
+                      .below(1));
+}
+
+void add_batch_ramp(std::vector<Option>& table) {
+  table.push_back(Option("batch_ramp.start", at(&Config::batch_ramp, &BatchRampConfig::start),
+                         "Sequences of the first step. 0: every step has train.global_batch_size.")
+                      .at_least(0)
+                      .at_most(1LL << 32));
+  table.push_back(Option("batch_ramp.increment", at(&Config::batch_ramp, &BatchRampConfig::increment),
+                         "Sequences that a step has more than those before it, each time the batch grows.")
+                      .at_least(0)
+                      .at_most(1LL << 32));
+  table.push_back(Option("batch_ramp.samples", at(&Config::batch_ramp, &BatchRampConfig::samples),
+                         "Sequences seen until the batch has grown to train.global_batch_size, in equal stretches.")
+                      .at_least(0)
+                      .at_most(1LL << 60));
+}
+
+void add_loss_scale(std::vector<Option>& table) {
+  table.push_back(Option("loss_scale.initial", at(&Config::loss_scale, &LossScaleConfig::initial),
+                         "First factor of the loss, which lifts small fp16 gradients out of the zeros.")
+                      .at_least(1)
+                      .at_most(0x1p32));
+  table.push_back(Option("loss_scale.growth_factor", at(&Config::loss_scale, &LossScaleConfig::growth_factor),
+                         "The scale grows by this after growth_interval sound steps in a row. 1.0: never.")
+                      .at_least(1)
+                      .at_most(1024));
+  table.push_back(Option("loss_scale.backoff_factor", at(&Config::loss_scale, &LossScaleConfig::backoff_factor),
+                         "The scale falls to this share of it, but not below 1, when a gradient is not finite; that "
+                         "step is skipped.")
+                      .above(0)
+                      .below(1));
+  table.push_back(Option("loss_scale.growth_interval", at(&Config::loss_scale, &LossScaleConfig::growth_interval),
+                         "Sound steps in a row before the scale grows.")
+                      .at_least(1));
+}
+
+void add_spike_guard(std::vector<Option>& table) {
+  table.push_back(Option("spike_guard.factor", at(&Config::spike_guard, &SpikeGuardConfig::factor),
+                         "A step whose gradient norm is more than this times the median of the last "
+                         "spike_guard.window sound steps is skipped: weights and moments stay. 0: no guard.")
+                      .at_least(0));
+  table.push_back(Option("spike_guard.window", at(&Config::spike_guard, &SpikeGuardConfig::window),
+                         "Steps whose norms are remembered; the guard starts when there are as many.")
+                      .at_least(1)
+                      .at_most(100000));
 }
 
 void add_optimizer(std::vector<Option>& table) {
@@ -333,9 +429,12 @@ const std::vector<Section>& sections() {
   static const std::vector<Section> table = {
       {"run", "The run as a whole."},
       {"model", "The model: a preset, or its numbers, or both."},
-      {"model.rope_scaling", "Rotary frequencies stretched for long contexts, as Llama 3.1 does it."},
+      {"model.rope_scaling", "Rotary frequencies stretched for long contexts."},
       {"data", "What is trained on. Relative paths start at the folder of the config file."},
       {"train", "Steps, batch and numbers."},
+      {"batch_ramp", "A batch that grows at the start."},
+      {"loss_scale", "The scale of the loss in fp16, adapted while training."},
+      {"spike_guard", "Steps that are not learned from."},
       {"optimizer", "The update rule."},
       {"lr_schedule", "The learning rate over time: warm-up, a plateau, decay."},
       {"parallel", "How the work is divided among workers. The axes multiply to the number of workers (--workers)."},
@@ -355,6 +454,9 @@ const std::vector<Option>& options() {
     add_model(all);
     add_data(all);
     add_train(all);
+    add_batch_ramp(all);
+    add_loss_scale(all);
+    add_spike_guard(all);
     add_optimizer(all);
     add_lr_schedule(all);
     add_parallel(all);

@@ -48,6 +48,51 @@ void check_schedule(const Config& config, Checks& checks) {
   }
 }
 
+void check_batch(const Config& config, Checks& checks) {
+  const int64_t micro = config.train.micro_batch_size, global = config.train.global_batch_size;
+  checks.require(global == -1 || global % micro == 0, {"train.micro_batch_size", "train.global_batch_size"},
+                 "train.global_batch_size = {} is not a multiple of train.micro_batch_size = {}; {} is. It also has to "
+                 "be a multiple "
+                 "of micro batch x workers",
+                 global, micro, describe::either(describe::nearest_multiples(micro, global)));
+  const BatchRampConfig& ramp = config.batch_ramp;
+  if (ramp.start == 0) {
+    checks.require(ramp.increment == 0 && ramp.samples == 0,
+                   {"batch_ramp.start", "batch_ramp.increment", "batch_ramp.samples"},
+                   "batch_ramp.increment = {} and batch_ramp.samples = {} need batch_ramp.start, the sequences of the "
+                   "first step",
+                   ramp.increment, ramp.samples);
+    return;
+  }
+  checks.require(
+      ramp.increment > 0 && ramp.samples > 0, {"batch_ramp.start", "batch_ramp.increment", "batch_ramp.samples"},
+      "batch_ramp.start = {} needs batch_ramp.increment and batch_ramp.samples above 0, and they are {} and {}",
+      ramp.start, ramp.increment, ramp.samples);
+  checks.require(global != -1, {"train.global_batch_size"},
+                 "batch_ramp.start = {} needs train.global_batch_size, the size that the batch grows to", ramp.start);
+  if (global == -1 || ramp.increment <= 0) return;
+  checks.require(ramp.start <= global, {"batch_ramp.start", "train.global_batch_size"},
+                 "batch_ramp.start = {} is more than train.global_batch_size = {}; at most {} works", ramp.start,
+                 global, global);
+  checks.require(
+      ramp.start > global || (global - ramp.start) % ramp.increment == 0,
+      {"batch_ramp.start", "batch_ramp.increment", "train.global_batch_size"},
+      "batch_ramp.increment = {} does not lead from batch_ramp.start = {} to train.global_batch_size = {}; {}",
+      ramp.increment, ramp.start, global, describe::what_divides(global - ramp.start, ramp.increment));
+}
+
+void check_numbers(const Config& config, Checks& checks) {
+  checks.require(config.train.precision == Precision::fp16 || config.loss_scale == LossScaleConfig{},
+                 {"train.precision", "loss_scale.initial", "loss_scale.growth_factor", "loss_scale.backoff_factor",
+                  "loss_scale.growth_interval"},
+                 "[loss_scale] is given, and train.precision = \"{}\" does not scale the loss; \"fp16\" does",
+                 name_of(config.train.precision));
+  const double factor = config.spike_guard.factor;
+  checks.require(
+      factor == 0 || factor > 1, {"spike_guard.factor"},
+      "spike_guard.factor = {} would skip half of all steps; 0 (no guard) and numbers above 1 work, such as 5", factor);
+}
+
 void check_data(const Config& config, Checks& checks) {
   const DataConfig& data = config.data;
   const bool generated = !data.generator.empty();
@@ -87,12 +132,8 @@ std::vector<std::string> cross_check(const Config& config, const std::set<std::s
   checks.require(config.train.stop_after <= config.train.steps, {"train.stop_after", "train.steps"},
                  "train.stop_after = {} is after the last step, train.steps = {}; 0 to {} work",
                  config.train.stop_after, config.train.steps, config.train.steps);
-  const int64_t micro = config.train.micro_batch_size, global = config.train.global_batch_size;
-  checks.require(global == -1 || global % micro == 0, {"train.micro_batch_size", "train.global_batch_size"},
-                 "train.global_batch_size = {} is not a multiple of train.micro_batch_size = {}; {} is. It also has to "
-                 "be a multiple "
-                 "of micro batch x workers",
-                 global, micro, describe::either(describe::nearest_multiples(micro, global)));
+  check_batch(config, checks);
+  check_numbers(config, checks);
   check_schedule(config, checks);
   check_data(config, checks);
   return std::move(checks.faults);

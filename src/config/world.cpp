@@ -27,6 +27,21 @@ int64_t resolve_data_ranks(ParallelConfig& parallel, int64_t world) {
   return parallel.data;
 }
 
+// Every size on the way up has to be cut into micro-batches on every rank, as the last one has.
+void refuse_uneven_ramp(const BatchRampConfig& ramp, int64_t micro, int64_t ranks) {
+  if (ramp.start == 0) return;
+  std::vector<std::string> faults;
+  const auto check = [&](std::string_view key, int64_t value) {
+    if (value % (micro * ranks) != 0)
+      faults.push_back(
+          fmt::format("batch_ramp.{} = {} is not a multiple of train.micro_batch_size x data ranks = {} x {}; {} is",
+                      key, value, micro, ranks, describe::either(describe::nearest_multiples(micro * ranks, value))));
+  };
+  check("start", ramp.start);
+  check("increment", ramp.increment);
+  if (!faults.empty()) throw InputError(faults);
+}
+
 }  // namespace
 
 int64_t resolve_world(Config& config, int64_t world) {
@@ -52,6 +67,7 @@ int64_t resolve_world(Config& config, int64_t world) {
     }
     throw InputError(message);
   }
+  refuse_uneven_ramp(resolved.batch_ramp, micro, ranks);
   config = std::move(resolved);
   return config.train.global_batch_size / (micro * ranks);
 }

@@ -40,6 +40,15 @@ class Order {
   std::optional<random::Permutation> permutation_;
 };
 
+int64_t accumulation_at(const LoaderOptions& options, uint64_t position) {
+  return options.accumulation_at ? options.accumulation_at(position) : options.accumulation;
+}
+
+/// Samples of the step that begins at `position`, over all ranks.
+uint64_t step_samples(const LoaderOptions& options, uint64_t position) {
+  return static_cast<uint64_t>(options.micro_batch_size * accumulation_at(options, position) * options.data_ranks);
+}
+
 /// Reads the micro-batches of one rank; a pure function of the position.
 class Reader {
  public:
@@ -47,9 +56,10 @@ class Reader {
       : dataset_(std::move(dataset)), options_(options), order_(options.seed, samples) {}
 
   std::vector<Batch> read_step(uint64_t position) {
-    const int64_t block = options_.micro_batch_size * options_.accumulation;
+    const int64_t accumulation = accumulation_at(options_, position);
+    const int64_t block = options_.micro_batch_size * accumulation;
     uint64_t next = position + static_cast<uint64_t>(options_.data_rank * block);
-    std::vector<Batch> batches(static_cast<size_t>(options_.accumulation));
+    std::vector<Batch> batches(static_cast<size_t>(accumulation));
     for (Batch& batch : batches) {
       fill(batch, next);
       next += static_cast<uint64_t>(options_.micro_batch_size);
@@ -72,6 +82,15 @@ class Reader {
       batch.sample_ids.push_back(position);
     }
     batch.valid_tokens = batch.rows * length;
+    if (options_.mask_document_starts) mask_document_starts(batch);
+  }
+
+  void mask_document_starts(Batch& batch) const {
+    for (size_t i = 0; i < batch.tokens.size(); ++i) {
+      if (batch.tokens[i] != dataset_->end_of_text()) continue;
+      batch.labels[i] = ignored_label;
+      --batch.valid_tokens;
+    }
   }
 
   std::shared_ptr<const Dataset> dataset_;
@@ -129,7 +148,8 @@ struct Loader::Prefetch {
   bool ended = false;
   std::thread thread;
 
-  static void run(const std::shared_ptr<Prefetch>& shared, Reader reader, uint64_t position, uint64_t step) {
+  static void run(const std::shared_ptr<Prefetch>& shared, Reader reader, uint64_t position,
+                  const LoaderOptions& options) {
     std::unique_lock lock(shared->mutex);
     while (!shared->stop) {
       lock.unlock();
@@ -140,7 +160,7 @@ struct Loader::Prefetch {
       } catch (...) {
         failure = std::current_exception();
       }
-      position += step;
+      position += step_samples(options, position);
       lock.lock();
       shared->ready = std::move(batches);
       shared->failure = failure;
@@ -193,11 +213,9 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options, Lo
             .seed = options_.seed};
   check_state(state, state_, dataset->folder());
   prefetch_ = std::make_shared<Prefetch>();
-  prefetch_->thread =
-      std::thread([shared = prefetch_, reader = Reader(std::move(dataset), options_, samples_),
-                   position = state_.position, step = static_cast<uint64_t>(global_batch_size())]() mutable {
-        Prefetch::run(shared, std::move(reader), position, step);
-      });
+  prefetch_->thread = std::thread(
+      [shared = prefetch_, reader = Reader(std::move(dataset), options_, samples_), position = state_.position,
+       options = options_]() mutable { Prefetch::run(shared, std::move(reader), position, options); });
 }
 
 Loader::~Loader() {
@@ -228,15 +246,13 @@ std::vector<Batch> Loader::next_step() {
   std::vector<Batch> batches = std::move(*prefetch_->ready);
   prefetch_->ready.reset();
   prefetch_->changed.notify_all();
-  state_.position += static_cast<uint64_t>(global_batch_size());
+  state_.position += step_samples(options_, state_.position);
   return batches;
 }
 
 LoaderState Loader::state() const { return state_; }
 int64_t Loader::samples_per_epoch() const { return samples_; }
-int64_t Loader::global_batch_size() const {
-  return options_.micro_batch_size * options_.accumulation * options_.data_ranks;
-}
+int64_t Loader::global_batch_size() const { return static_cast<int64_t>(step_samples(options_, state_.position)); }
 double Loader::epoch() const { return static_cast<double>(state_.position) / static_cast<double>(samples_); }
 
 }  // namespace trireme::data

@@ -6,9 +6,10 @@
 //
 // Order: global position p is sample Permutation(derive(key, p / n), n)(p % n), with the key from (seed, "data order"):
 // an order without a table, the same for any number of ranks. A step at position p takes the samples p .. p + G - 1,
-// where G = micro_batch_size x accumulation x data_ranks; data rank r takes the contiguous block r of them, cut into
-// micro-batches in order. One number, p, is therefore the whole state, and any number of ranks can resume from it: each
-// sample is seen exactly once an epoch. A set with fewer than G samples works: a step then spans epochs.
+// where G = micro_batch_size x accumulation x data_ranks, which may grow with p; data rank r takes the contiguous block
+// r of them, cut into micro-batches in order. One number, p, is therefore the whole state, and any number of ranks can
+// resume from it: each sample is seen exactly once an epoch. A set with fewer than G samples works: a step then spans
+// epochs.
 //
 // A thread prepares one step ahead. A failure there is thrown by the next next_step().
 // Thread safety: one caller at a time.
@@ -16,6 +17,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -31,6 +33,9 @@ struct LoaderOptions {
   int64_t seq_len = 0;
   int64_t micro_batch_size = 1;  ///< rows of a batch
   int64_t accumulation = 1;      ///< batches a step
+  /// Batches of the step that begins at a position, where they differ; empty: `accumulation`.
+  std::function<int64_t(uint64_t)> accumulation_at;
+  bool mask_document_starts = false;  ///< the first token of a document is no label
   int64_t data_rank = 0;
   int64_t data_ranks = 1;
   /// How long next_step waits for the reading thread.
@@ -71,7 +76,7 @@ class Loader {
   LoaderState state() const;
 
   int64_t samples_per_epoch() const;
-  int64_t global_batch_size() const;  ///< samples a step, over all ranks
+  int64_t global_batch_size() const;  ///< samples of the next step, over all ranks
   double epoch() const;               ///< position / samples_per_epoch
 
  private:

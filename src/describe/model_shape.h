@@ -11,38 +11,35 @@
 #include <string_view>
 #include <vector>
 
+#include "describe/rope.h"
+
 namespace trireme::describe {
 
-/// Rotary frequencies stretched for long contexts, as Llama 3.1 does it: wavelengths longer than
-/// original_max_seq_len / low_freq_factor are divided by `factor`, those shorter than original_max_seq_len /
-/// high_freq_factor stay, those between are interpolated. Source: meta-llama/llama-models, models/llama3/model.py,
-/// apply_scaling; the names are those of transformers' rope_scaling.
-struct RopeScaling {
-  double factor = 1.0;  ///< 1: frequencies stay as they are
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  int64_t original_max_seq_len = 8192;
-
-  bool active() const { return factor != 1.0; }
-  bool operator==(const RopeScaling&) const = default;
-};
-
-/// A decoder-only transformer. `llama`: RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases.
+/// A decoder-only transformer.
+/// `llama`: RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases; with qkv_bias it is Qwen 2, with
+/// qk_norm Qwen 3, with sliding_window Mistral 7B. `gpt`: GPT-2: learned positions, LayerNorm, biases everywhere, GELU
+/// by the tanh formula.
 struct ModelShape {
   std::string architecture = "llama";
   int64_t layers = 0;       ///< transformer blocks
   int64_t hidden = 0;       ///< width of the residual stream
   int64_t heads = 0;        ///< query heads
-  int64_t kv_heads = 0;     ///< key and value heads; divides heads
-  int64_t head_dim = 0;     ///< features a head; even, since rotary turns pairs
-  int64_t ffn = 0;          ///< width between gate, up and down
+  int64_t kv_heads = 0;     ///< key and value heads; divides heads (gpt: equals heads)
+  int64_t head_dim = 0;     ///< features a head; even where rotary turns pairs
+  int64_t ffn = 0;          ///< width inside the feed-forward layer
   int64_t vocab = 0;        ///< rows of the embedding
   int64_t max_seq_len = 0;  ///< longest sequence the model is made for
   bool tied = false;        ///< the head is the embedding's weight
   double norm_eps = 1e-5;
+  double dropout = 0;  ///< of embedding, attention weights, and what is added to the residual stream; in training alone
+  int64_t sliding_window = 0;  ///< tokens that attention looks back, itself included; 0: all
+  // llama alone
+  bool qkv_bias = false;  ///< biases of the q, k and v projections
+  bool qk_norm = false;   ///< RMSNorm of every query and key head
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
 
+  bool is_gpt() const { return architecture == "gpt"; }
   bool operator==(const ModelShape&) const = default;
 };
 
@@ -68,12 +65,13 @@ std::vector<std::string> shape_faults(const ModelShape& shape, std::string_view 
 /// Numbers of parameters by role. A tied head counts as the embedding and `head` is 0.
 struct ParameterCounts {
   int64_t embedding = 0;
+  int64_t positions = 0;  ///< learned ones
   int64_t attention = 0;
   int64_t feed_forward = 0;
   int64_t norm = 0;
   int64_t head = 0;
 
-  int64_t total() const { return embedding + attention + feed_forward + norm + head; }
+  int64_t total() const { return embedding + positions + attention + feed_forward + norm + head; }
 };
 ParameterCounts count_parameters(const ModelShape& shape);
 
@@ -85,8 +83,9 @@ enum class AttentionFlops {
 
 /// Floating-point operations of one token in training, forward and backward (2 a multiply-add; backward is twice
 /// forward; recomputation is not counted): 6 x (parameters that multiply) + 12 x layers x heads x head_dim x seq_len.
-/// Parameters that multiply are all but the embedding's table, which is only looked up; a tied table counts once, as
-/// the head. Source: Chowdhery et al., "PaLM", 2022, appendix B, where attention is not halved for causality.
+/// Parameters that multiply are all but the tables of tokens and positions, which are only looked up; a tied table
+/// counts once, as the head. A sliding window shortens what attention sees. Source: Chowdhery et al., "PaLM", 2022,
+/// appendix B, where attention is not halved for causality.
 double model_flops_per_token(const ModelShape& shape, int64_t seq_len, AttentionFlops attention = AttentionFlops::full);
 
 /// Rows of logits that the loss works on at a time: as many as fit 16 MiB, so that a chunk stays near the last-level

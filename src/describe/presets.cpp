@@ -7,10 +7,7 @@
 namespace trireme::describe {
 namespace {
 
-constexpr RopeScaling kLlama31Rope{
-    .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_seq_len = 8192};
-constexpr RopeScaling kLlama32Rope{
-    .factor = 32, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_seq_len = 8192};
+const RopeScaling kLlama31Rope{.factor = 8}, kLlama32Rope{.factor = 32};  // the rest is what RopeScaling starts with
 
 constexpr std::string_view kOwn = "Trireme: a small Llama for a laptop or a test";
 constexpr std::string_view kGpt2Sized =
@@ -22,7 +19,22 @@ constexpr std::string_view kLlama31 =
     "Grattafiori et al., The Llama 3 Herd of Models, 2024, table 3; meta-llama/Llama-3.1 config.json";
 constexpr std::string_view kLlama32 = "meta-llama/Llama-3.2 config.json";
 constexpr std::string_view kTinyLlama = "Zhang et al., TinyLlama, 2024; TinyLlama/TinyLlama_v1.1 config.json";
+constexpr std::string_view kGpt2 =
+    "Radford et al., Language models are unsupervised multitask learners, 2019; openai/gpt-2";
+constexpr std::string_view kQwen25 = "Qwen team, Qwen2.5 technical report, 2025; Qwen/Qwen2.5 config.json";
+constexpr std::string_view kQwen3 = "Qwen team, Qwen3 technical report, 2025, table 1; Qwen/Qwen3 config.json";
+constexpr std::string_view kMistral = "Jiang et al., Mistral 7B, 2023; mistralai/Mistral-7B config.json";
 constexpr std::string_view kSmolLm2 = "Allal et al., SmolLM2, 2025; HuggingFaceTB/SmolLM2 config.json";
+
+/// What the columns of the table below leave out.
+struct Family {
+  std::string_view architecture = "llama";
+  double norm_eps = 1e-5;
+  bool qkv_bias = false, qk_norm = false;
+  int64_t sliding_window = 0;
+};
+constexpr Family kLlama{}, kGpt{.architecture = "gpt"}, kQwen2Family{.norm_eps = 1e-6, .qkv_bias = true},
+    kQwen3Family{.norm_eps = 1e-6, .qk_norm = true}, kMistralWindow{.sliding_window = 4096};
 
 /// The columns of the table below, in the order in which papers give them.
 struct Row {
@@ -33,6 +45,7 @@ struct Row {
   RopeScaling rope_scaling;
   int64_t parameters;
   std::string_view source;
+  Family family = kLlama;
 };
 
 // clang-format off
@@ -64,6 +77,11 @@ std::vector<Preset> make_presets() {
   std::vector<Preset> table;
   for (const Row& row : kRows) {
     ModelShape shape;
+    shape.architecture = row.family.architecture;
+    shape.norm_eps = row.family.norm_eps;
+    shape.qkv_bias = row.family.qkv_bias;
+    shape.qk_norm = row.family.qk_norm;
+    shape.sliding_window = row.family.sliding_window;
     shape.layers = row.layers;
     shape.hidden = row.hidden;
     shape.heads = row.heads;

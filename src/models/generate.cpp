@@ -68,9 +68,9 @@ std::vector<int32_t> generate(Model& model, std::span<const int32_t> prompt, con
     const auto seq = static_cast<int64_t>(next.size());
     if (position + seq > capacity) break;
     const at::Tensor tokens = at::tensor(next, at::kLong).view({1, seq}).to(device);
-    const at::Tensor positions = make_positions(1, seq, position, device);
-    at::Tensor x = model.embed(tokens);
-    for (int64_t i = 0; i < model.shape().layers; ++i) x = model.block(i, x, positions, &cache[static_cast<size_t>(i)]);
+    const Pass pass = make_pass(1, seq, device, position);
+    at::Tensor x = model.embed(tokens, pass);
+    for (int64_t i = 0; i < model.shape().layers; ++i) x = model.block(i, x, pass, &cache[static_cast<size_t>(i)]);
     const at::Tensor last = model.final_norm(x.narrow(1, seq - 1, 1)).reshape({1, -1});
     const at::Tensor row = ops::linear(last, model.head().weight()).to(at::kCPU, at::kFloat).contiguous();
     position += seq;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "models/gpt.h"
 #include "models/llama.h"
 #include "nn/recompute.h"
 #include "ops/dispatch.h"
@@ -33,33 +34,65 @@ Cache Model::make_cache(int64_t batch, int64_t capacity) const {
 
 std::unique_ptr<Model> make_model(const describe::ModelShape& shape, at::ScalarType dtype) {
   if (shape.architecture == "llama") return std::make_unique<Llama>(shape, dtype);
-  throw_input("model.architecture = \"{}\" is not built; llama is", shape.architecture);
+  if (shape.is_gpt()) return std::make_unique<Gpt>(shape, dtype);
+  throw_input("model.architecture = \"{}\" is not built; llama and gpt are", shape.architecture);
 }
+
+namespace {
 
 at::Tensor make_positions(int64_t batch, int64_t seq, int64_t first, at::Device device) {
   return at::arange(first, first + seq, at::TensorOptions(at::kLong).device(device)).repeat({batch});
 }
 
-at::Tensor forward(Model& model, const at::Tensor& tokens, bool recompute) {
-  const at::Tensor positions = make_positions(tokens.size(0), tokens.size(1), 0, tokens.device());
-  at::Tensor x = model.embed(tokens);
+}  // namespace
+
+Pass make_pass(int64_t batch, int64_t seq, at::Device device, int64_t first) {
+  Pass pass;
+  pass.positions = make_positions(batch, seq, first, device);
+  return pass;
+}
+
+Pass make_document_pass(const at::Tensor& tokens, int64_t end_of_text) {
+  const int64_t batch = tokens.size(0), seq = tokens.size(1);
+  const at::Tensor host = tokens.cpu().contiguous(), positions = at::empty({batch, seq}, at::kLong);
+  const int64_t* id = host.const_data_ptr<int64_t>();
+  int64_t* position = positions.mutable_data_ptr<int64_t>();
+  auto segments = std::make_shared<std::vector<ops::Segment>>();
+  for (int64_t row = 0; row < batch; ++row) {
+    for (int64_t i = 0; i < seq; ++i) {
+      if (i == 0 || id[row * seq + i] == end_of_text) segments->push_back({row, i, 0});
+      position[row * seq + i] = segments->back().length++;
+    }
+  }
+  Pass pass;
+  pass.positions = positions.reshape({-1}).to(tokens.device());
+  pass.segments = std::move(segments);
+  return pass;
+}
+
+at::Tensor forward(Model& model, const at::Tensor& tokens, const Pass& pass) {
+  const bool full = pass.recompute == config::Recompute::full && at::GradMode::is_enabled();
+  at::Tensor x = model.embed(tokens, pass);
   for (int64_t i = 0; i < model.shape().layers; ++i) {
-    const auto piece = [&model, i, positions](const at::Tensor& input) {
-      return model.block(i, input, positions, nullptr);
-    };
-    x = recompute && at::GradMode::is_enabled() ? nn::recompute(piece, x) : piece(x);
+    const auto piece = [&model, i, pass](const at::Tensor& input) { return model.block(i, input, pass, nullptr); };
+    x = full ? nn::recompute(piece, x) : piece(x);
   }
   return model.final_norm(x);
+}
+
+at::Tensor forward(Model& model, const at::Tensor& tokens) {
+  return forward(model, tokens, make_pass(tokens.size(0), tokens.size(1), tokens.device()));
 }
 
 at::Tensor logits(Model& model, const at::Tensor& tokens) {
   return ops::linear(forward(model, tokens), model.head().weight());
 }
 
-at::Tensor loss(Model& model, const at::Tensor& tokens, const at::Tensor& labels, double scale, bool recompute) {
-  const at::Tensor hidden = forward(model, tokens, recompute);
+at::Tensor loss(Model& model, const at::Tensor& tokens, const at::Tensor& labels, const Pass& pass,
+                const LossOptions& options) {
+  const at::Tensor hidden = forward(model, tokens, pass);
   return ops::linear_cross_entropy(hidden.reshape({-1, hidden.size(-1)}), model.head().weight(), labels.reshape({-1}),
-                                   scale);
+                                   options.scale, options.z_loss, options.z_part);
 }
 
 }  // namespace trireme::models

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "describe/model_shape.h"
 #include "nn/parameter.h"
 #include "ops/attention.h"
@@ -17,6 +18,21 @@ namespace trireme::models {
 
 /// Keys and values of every block, for generation.
 using Cache = std::vector<ops::KeyValueCache>;
+
+/// What a forward pass knows of its tokens beyond their ids.
+struct Pass {
+  at::Tensor positions;  ///< [batch * seq] int64: place of each token in its segment
+  std::shared_ptr<const std::vector<ops::Segment>> segments;  ///< see ops::AttentionMask; null: each row is one
+  ops::Dropout dropout;
+  config::Recompute recompute = config::Recompute::none;
+};
+
+/// A pass over whole rows of `batch` x `seq` tokens, the first at position `first`.
+Pass make_pass(int64_t batch, int64_t seq, at::Device device, int64_t first = 0);
+
+/// A pass in which tokens [batch, seq] see no token before the last `end_of_text` at or before them: an end-of-text
+/// token begins what follows it, as it does for a prompt and for held-out windows. Positions count from there.
+Pass make_document_pass(const at::Tensor& tokens, int64_t end_of_text);
 
 class Model {
  public:
@@ -33,11 +49,9 @@ class Model {
   virtual void prepare(at::Device device) = 0;
 
   /// tokens [batch, seq] int64 -> hidden states [batch, seq, hidden].
-  virtual at::Tensor embed(const at::Tensor& tokens) = 0;
-  /// Block `index` on x [batch, seq, hidden]. positions [batch * seq] int64. `cache`: this block's cache when
-  /// generating.
-  virtual at::Tensor block(int64_t index, const at::Tensor& x, const at::Tensor& positions,
-                           ops::KeyValueCache* cache) = 0;
+  virtual at::Tensor embed(const at::Tensor& tokens, const Pass& pass) = 0;
+  /// Block `index` on x [batch, seq, hidden]. `cache`: this block's cache when generating; then a pass has no segments.
+  virtual at::Tensor block(int64_t index, const at::Tensor& x, const Pass& pass, ops::KeyValueCache* cache) = 0;
   /// Final norm: what the output projection multiplies. [batch, seq, hidden].
   virtual at::Tensor final_norm(const at::Tensor& x) = 0;
   /// The output projection [vocab, hidden].
@@ -60,14 +74,20 @@ class Model {
 /// The model of a shape on the meta device; refuses an architecture that is not built.
 std::unique_ptr<Model> make_model(const describe::ModelShape& shape, at::ScalarType dtype);
 
-/// positions 0..seq-1 for each of `batch` rows: [batch * seq].
-at::Tensor make_positions(int64_t batch, int64_t seq, int64_t first, at::Device device);
-
-/// Hidden states after the final norm for tokens [batch, seq]. With `recompute`, each block keeps only its input.
-at::Tensor forward(Model& model, const at::Tensor& tokens, bool recompute = false);
-/// Logits [batch, seq, vocab].
+/// Hidden states after the final norm for tokens [batch, seq].
+at::Tensor forward(Model& model, const at::Tensor& tokens, const Pass& pass);
+/// The same over whole rows, from position 0.
+at::Tensor forward(Model& model, const at::Tensor& tokens);
+/// Logits [batch, seq, vocab] over whole rows.
 at::Tensor logits(Model& model, const at::Tensor& tokens);
-/// scale * sum of the cross-entropies of labels [batch, seq] (negative: ignored).
-at::Tensor loss(Model& model, const at::Tensor& tokens, const at::Tensor& labels, double scale, bool recompute = false);
+
+struct LossOptions {
+  double scale = 1;          ///< 1 / (valid tokens of the whole global batch)
+  double z_loss = 0;         ///< see ops::linear_cross_entropy
+  double* z_part = nullptr;  ///< receives the z-loss's share of the result
+};
+/// scale * sum of the cross-entropies of labels [batch, seq] (negative: ignored), and of z-loss.
+at::Tensor loss(Model& model, const at::Tensor& tokens, const at::Tensor& labels, const Pass& pass,
+                const LossOptions& options);
 
 }  // namespace trireme::models

@@ -99,8 +99,8 @@ void Parameter::delivered() {
 }
 
 void initialize(const LogicalTensor& logical, int64_t first, const at::Tensor& values, uint64_t seed) {
-  if (logical.init.kind == Init::Kind::ones) {
-    values.fill_(1);
+  if (logical.init.kind != Init::Kind::truncated_normal) {
+    values.fill_(logical.init.kind == Init::Kind::ones ? 1 : 0);
     return;
   }
   const random::Key key = random::make_key(seed, "init/" + logical.name);

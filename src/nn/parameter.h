@@ -23,7 +23,7 @@ namespace trireme::nn {
 /// How a logical tensor starts. Values come from a counter-based generator keyed by (seed, name, element): the same
 /// bits for any layout and any number of ranks.
 struct Init {
-  enum class Kind { ones, truncated_normal };
+  enum class Kind { zeros, ones, truncated_normal };
   Kind kind = Kind::ones;
   double standard_deviation = 0;  ///< before the cut at +-3 of them
 };
@@ -33,7 +33,7 @@ struct LogicalTensor {
   std::string name;
   std::vector<int64_t> shape;
   Init init;
-  bool decay = true;  ///< weight decay applies (not to norms)
+  bool decay = true;  ///< weight decay applies (not to norms and biases)
 
   int64_t elements() const;
 };

@@ -55,6 +55,10 @@ std::string skipped_line(const StepRecord& record, int64_t total_steps) {
   std::string line = fmt::format("{}  skipped: gradient norm {}", head("step", record.step, total_steps),
                                  decimal(record.grad_norm, 0, 3));
   if (!record.skipped_parameter.empty()) line += ", first in " + record.skipped_parameter;
+  if (record.usual_norm > 0)
+    line += fmt::format(", {:.1f} times the usual {}", record.grad_norm / record.usual_norm,
+                        decimal(record.usual_norm, 0, 3));
+  if (record.loss_scale) line += fmt::format(", loss scale {}", *record.loss_scale);
   return line + fmt::format("; no weight was changed (loss {})", decimal(record.loss, 0, 4));
 }
 

@@ -15,6 +15,7 @@ struct Sizes {
 Sizes sizes_of(config::Precision precision) {
   switch (precision) {
     case config::Precision::bf16:
+    case config::Precision::fp16:
       return {2, 4};
     case config::Precision::fp32:
       return {4, 4};
@@ -25,13 +26,20 @@ Sizes sizes_of(config::Precision precision) {
 }
 
 /// Bytes a token that one block keeps for backward: the inputs of two norms and of four linears, the rotated q, k and
-/// v, and the gate and up projections. Attention's output is the input of the output projection, and is kept once.
-int64_t block_bytes_per_token(const describe::ModelShape& shape, const Sizes& sizes) {
-  const int64_t norms_and_their_linears = 4 * shape.hidden;
-  const int64_t attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim;
-  const int64_t feed_forward = 3 * shape.ffn;
-  const int64_t row_statistics = shape.heads + 2;
-  return (norms_and_their_linears + attention + feed_forward) * sizes.weight + row_statistics * sizes.compute;
+/// v, and the gate and up projections (gpt: the up projection). Attention's output is the input of the output
+/// projection, and is kept once. Selective recomputation makes the inputs of three linears again.
+int64_t block_bytes_per_token(const describe::ModelShape& shape, const MemoryOptions& options, const Sizes& sizes) {
+  const bool selective = options.recompute == config::Recompute::selective;
+  const int64_t norms = 2 * shape.hidden, their_linears = selective ? 0 : 2 * shape.hidden;
+  const int64_t attention =
+      (2 * shape.heads + 2 * shape.kv_heads + (shape.qk_norm ? shape.heads + 2 * shape.kv_heads : 0)) * shape.head_dim;
+  const int64_t feed_forward = (shape.is_gpt() ? 1 : 2) * shape.ffn + (selective ? 0 : shape.ffn);
+  const int64_t row_statistics =
+      shape.heads + (shape.is_gpt() ? 4 : 2) + (shape.qk_norm ? shape.heads + shape.kv_heads : 0);
+  // With dropout the weights of attention are written out: scores and softmax in the compute type, weights and dropped
+  // weights in the other.
+  const int64_t scores = shape.dropout > 0 ? shape.heads * options.seq_len * 2 * (sizes.compute + sizes.weight) : 0;
+  return (norms + their_linears + attention + feed_forward) * sizes.weight + row_statistics * sizes.compute + scores;
 }
 
 }  // namespace
@@ -50,8 +58,9 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   if (sizes.weight != sizes.compute) per_parameter("master weights", sizes.compute);
   per_parameter("gradients", sizes.compute);
   per_parameter("moments", 2 * sizes.compute);
+  if (options.ema) per_parameter("moving average", sizes.compute);
 
-  const int64_t block = block_bytes_per_token(shape, sizes);
+  const int64_t block = block_bytes_per_token(shape, options, sizes);
   const int64_t border = shape.hidden * sizes.weight;  // between blocks, and after the last
   const int64_t activations = recompute ? border * (shape.layers + 1) + block : block * shape.layers + border;
   items.push_back({"activations", tokens * activations,
@@ -72,7 +81,8 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
   return estimate_memory(config.model, {.precision = config.train.precision,
                                         .recompute = config.train.recompute,
                                         .micro_batch_size = config.train.micro_batch_size,
-                                        .seq_len = config.train.seq_len});
+                                        .seq_len = config.train.seq_len,
+                                        .ema = config.train.ema_decay > 0});
 }
 
 int64_t total_bytes(std::span<const MemoryItem> items) {

@@ -27,10 +27,11 @@ struct MemoryOptions {
   config::Recompute recompute = config::Recompute::none;
   int64_t micro_batch_size = 1;
   int64_t seq_len = 1;
+  bool ema = false;  ///< a moving average of the weights is kept
 };
 
-/// Purposes: weights, master weights (bf16 only), gradients, moments, activations, loss (logits of a chunk and the
-/// gradients that the fused loss keeps). For one worker that holds all parameters.
+/// Purposes: weights, master weights (bf16 and fp16), gradients, moments, moving average, activations, loss (logits of
+/// a chunk and the gradients that the fused loss keeps). For one worker that holds all parameters.
 std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const MemoryOptions& options);
 
 /// Of one worker of a run.

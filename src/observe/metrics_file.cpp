@@ -44,8 +44,10 @@ std::string to_json_line(const StepRecord& record) {
   Json json;
   json["step"] = record.step;
   json["loss"] = number(record.loss);
+  if (record.z_loss) json["z_loss"] = number(*record.z_loss);
   json["grad_norm"] = number(record.grad_norm);
   json["lr"] = number(record.lr);
+  if (record.loss_scale) json["loss_scale"] = number(*record.loss_scale);
   json["tokens"] = record.tokens;
   json["tokens_per_second"] = number(record.tokens_per_second);
   json["mfu"] = number(record.mfu);
@@ -59,7 +61,10 @@ std::string to_json_line(const StepRecord& record) {
   }
   if (record.skipped) {
     json["skipped"] = true;
-    json["skipped_parameter"] = record.skipped_parameter;
+    if (record.skipped_parameter.empty())
+      json["skipped_spike"] = true;
+    else
+      json["skipped_parameter"] = record.skipped_parameter;
   }
   return dump(json);
 }

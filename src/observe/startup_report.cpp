@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "config/batch_ramp.h"
 #include "describe/model_shape.h"
 #include "observe/format.h"
 
@@ -67,7 +68,8 @@ void add_model(Page& page, const StartupReport& report) {
             thousands(model.hidden), counted(model.heads, "head"), model.kv_heads, model.head_dim,
             thousands(model.ffn));
   page.line("vocabulary {}, sequences of at most {} tokens", thousands(model.vocab), thousands(model.max_seq_len));
-  const std::array<std::pair<std::string_view, int64_t>, 5> roles = {{{"embedding", counts.embedding},
+  const std::array<std::pair<std::string_view, int64_t>, 6> roles = {{{"embedding", counts.embedding},
+                                                                      {"positions", counts.positions},
                                                                       {"attention", counts.attention},
                                                                       {"feed-forward", counts.feed_forward},
                                                                       {"norms", counts.norm},
@@ -75,6 +77,7 @@ void add_model(Page& page, const StartupReport& report) {
   const size_t width = thousands(total).size();
   for (const auto& [role, count] : roles) {
     const bool tied = model.tied && role == "head";
+    if (count == 0 && !tied) continue;
     page.line("  {:<13} {:>{}}  {:>6}{}", role, thousands(count), width,
               percent(total > 0 ? static_cast<double>(count) / static_cast<double>(total) : 0.0),
               tied ? "  tied: it is the embedding's weight" : "");
@@ -85,6 +88,9 @@ void add_step(Page& page, const StartupReport& report) {
   const config::TrainConfig& train = report.config.train;
   const int64_t data_ranks = report.config.parallel.data;
   page.section("Batch", "{}", batch_arithmetic(train.micro_batch_size, data_ranks, report.accumulation, train.seq_len));
+  if (const config::BatchRampConfig& ramp = report.config.batch_ramp; ramp.start > 0)
+    page.line("from {} on, {} more at a time until {} are seen", counted(ramp.start, "sequence"),
+              thousands(ramp.increment), thousands(ramp.samples));
   const double flops = describe::model_flops_per_token(report.config.model, train.seq_len);
   const double step_tokens = static_cast<double>(train.micro_batch_size * data_ranks * report.accumulation) *
                              static_cast<double>(train.seq_len);
@@ -95,6 +101,8 @@ void add_step(Page& page, const StartupReport& report) {
             report.matmul_flops_per_second > 0 ? " above" : ", not measured here");
   page.section("Precision", "{}, gradients {}, recompute {}", config::name_of(train.precision), train.gradient_dtype,
                config::name_of(train.recompute));
+  if (train.precision == config::Precision::fp16)
+    page.line("loss scaled by {} at first", report.config.loss_scale.initial);
 }
 
 void add_memory(Page& page, const StartupReport& report) {
@@ -133,8 +141,7 @@ void add_data(Page& page, const StartupReport& report) {
   if (report.train_tokens > 0) {
     page.section("Data", "{}", config.data.path.string());
     page.line("{}", amount(report.train_documents, report.train_tokens, report.train_bytes));
-    const int64_t sequences = config.train.micro_batch_size * config.parallel.data * report.accumulation;
-    const int64_t seen = last_step(config.train) * sequences * config.train.seq_len;
+    const int64_t seen = config::sequences_of(config, last_step(config.train)) * config.train.seq_len;
     // The first token of the stream is no label, see data/loader.h.
     const int64_t epoch = (report.train_tokens - 1) / config.train.seq_len * config.train.seq_len;
     page.line("the run sees {}{}", counted(seen, "token"),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,9 +25,12 @@ struct StepRecord {
   double comm_exposed_s = 0;  ///< waiting for other workers, within the step
   int64_t peak_memory_bytes = 0;
   std::vector<std::pair<std::string, double>> layer_grad_norms;  ///< in the order of the model; empty: not asked for
-  bool skipped = false;                                          ///< a non-finite norm: no weight was changed
-  std::string skipped_parameter;                                 ///< the first parameter with a non-finite gradient
-  double seconds_left = 0;  ///< until the last step; for a person only, not in metrics.jsonl. Negative: not known
+  std::optional<double> z_loss;                                  ///< what z-loss adds to `loss`; none: not asked for
+  std::optional<double> loss_scale;                              ///< of the fp16 loss; none: another precision
+  bool skipped = false;           ///< no weight was changed: a norm that is not finite, or a spike
+  std::string skipped_parameter;  ///< the first parameter with a non-finite gradient; empty for a spike
+  double usual_norm = 0;          ///< of a spike: the median norm it was compared with; for a person only
+  double seconds_left = 0;        ///< until the last step; for a person only, not in metrics.jsonl. Negative: not known
 };
 
 /// One pass over the held-out windows.

@@ -131,6 +131,8 @@ void TensorBoardFile::append(const StepRecord& record) {
                                 {"speed/data_time_s", record.data_time_s},
                                 {"speed/comm_exposed_s", record.comm_exposed_s},
                                 {"memory/peak_bytes", static_cast<double>(record.peak_memory_bytes)}};
+  if (record.z_loss) values.push_back({"train/z_loss", *record.z_loss});
+  if (record.loss_scale) values.push_back({"train/loss_scale", *record.loss_scale});
   std::vector<std::string> tags;
   tags.reserve(record.layer_grad_norms.size());  // the views below must stay
   for (const auto& [name, norm] : record.layer_grad_norms)

@@ -39,14 +39,75 @@ void rotate_in_place(const at::Tensor& qkv, const AttentionShape& shape, const R
   });
 }
 
+// A part of the batch that one call of the flash kernel works on: `rows` rows from `row`, tokens [first, first +
+// length).
+struct Piece {
+  int64_t row, rows, first, length;
+};
+
+std::vector<Piece> pieces_of(const at::Tensor& qkv, const AttentionMask& mask) {
+  if (!mask.segments) return {{0, qkv.size(0), 0, qkv.size(1)}};
+  std::vector<Piece> pieces;
+  int64_t tokens = 0;
+  for (const Segment& segment : *mask.segments) {
+    pieces.push_back({segment.row, 1, segment.first, segment.length});
+    tokens += segment.length;
+  }
+  TRIREME_CHECK(tokens == qkv.size(0) * qkv.size(1), "segments of {} tokens for {} x {}", tokens, qkv.size(0),
+                qkv.size(1));
+  return pieces;
+}
+
+// x [batch, heads, seq, head_dim]
+at::Tensor part_of(const at::Tensor& x, const Piece& piece) {
+  return x.narrow(0, piece.row, piece.rows).narrow(2, piece.first, piece.length);
+}
+
+// True where query i (row) sees key j (column) of `length` tokens: neither later, nor out of the window.
+at::Tensor visible(int64_t length, int64_t window, at::Device device) {
+  const at::Tensor all = at::ones({length, length}, at::TensorOptions(at::kBool).device(device)).tril();
+  return window > 0 ? all.triu(1 - window) : all;
+}
+
+// The mask that the flash kernel adds to the scores of a piece, when the window is shorter than it.
+std::optional<at::Tensor> added_mask(const at::Tensor& q, const Piece& piece, int64_t window) {
+  if (window <= 0 || window >= piece.length) return std::nullopt;
+  return at::zeros({piece.length, piece.length}, q.options())
+      .masked_fill_(visible(piece.length, window, q.device()).logical_not(), -INFINITY);
+}
+
+// autograd::Function takes plain values and IValues, so the segments of a mask travel in a capsule.
+struct MaskHolder : torch::CustomClassHolder {
+  explicit MaskHolder(AttentionMask m) : mask(std::move(m)) {}
+  AttentionMask mask;
+};
+
 struct CausalAttention : torch::autograd::Function<CausalAttention> {
   static at::Tensor forward(Context* context, const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                            const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& positions) {
+                            const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& positions,
+                            const c10::intrusive_ptr<MaskHolder>& holder) {
     const AttentionShape shape{heads, kv_heads, head_dim};
-    rotate_in_place(qkv, shape, {cosine, sine}, positions, heads + kv_heads, false);
+    const AttentionMask& mask = holder->mask;
+    if (cosine.numel() > 0) rotate_in_place(qkv, shape, {cosine, sine}, positions, heads + kv_heads, false);
     const auto [q, k, v] = split(qkv, shape);
-    auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, /*is_causal=*/true);
-    context->save_for_backward({qkv, out, logsumexp, cosine, sine, positions});
+    const std::vector<Piece> pieces = pieces_of(qkv, mask);
+    const bool whole = pieces.size() == 1 && pieces[0].rows == qkv.size(0);
+    // [batch, seq, heads, head_dim] in memory, as the next projection reads it.
+    at::Tensor out =
+        whole ? at::Tensor() : at::empty({qkv.size(0), qkv.size(1), heads, head_dim}, qkv.options()).transpose(1, 2);
+    Gradients saved = {qkv, out, cosine, sine, positions};
+    for (const Piece& piece : pieces) {
+      const auto added = added_mask(q, piece, mask.window);
+      auto [result, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+          part_of(q, piece), part_of(k, piece), part_of(v, piece), 0.0, /*is_causal=*/!added.has_value(), added);
+      if (whole)
+        saved[1] = out = result;
+      else
+        part_of(out, piece).copy_(result);
+      saved.push_back(logsumexp);
+    }
+    context->save_for_backward(saved);
+    context->saved_data["mask"] = c10::IValue::make_capsule(holder);
     context->saved_data["heads"] = heads;
     context->saved_data["kv_heads"] = kv_heads;
     context->saved_data["head_dim"] = head_dim;
@@ -55,17 +116,25 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
 
   static Gradients backward(Context* context, Gradients gradients) {
     const auto saved = context->get_saved_variables();
-    const at::Tensor &qkv = saved[0], &out = saved[1], &logsumexp = saved[2];
+    const at::Tensor &qkv = saved[0], &out = saved[1];
     const AttentionShape shape{context->saved_data["heads"].toInt(), context->saved_data["kv_heads"].toInt(),
                                context->saved_data["head_dim"].toInt()};
+    const auto holder = c10::static_intrusive_pointer_cast<MaskHolder>(context->saved_data["mask"].toCapsule());
     const auto [q, k, v] = split(qkv, shape);
     const at::Tensor dout = heads_of(gradients[0].contiguous(), 0, shape.heads, shape.head_dim);
-    const auto [dq, dk, dv] =
-        at::_scaled_dot_product_flash_attention_for_cpu_backward(dout, q, k, v, out, logsumexp, 0.0, true);
     at::Tensor dqkv = at::empty_like(qkv);
-    gather(shape, dq, dk, dv, dqkv);
-    rotate_in_place(dqkv, shape, {saved[3], saved[4]}, saved[5], shape.heads + shape.kv_heads, true);
-    return {dqkv, {}, {}, {}, {}, {}, {}};
+    const std::vector<Piece> pieces = pieces_of(qkv, holder->mask);
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const Piece& piece = pieces[i];
+      const auto added = added_mask(q, piece, holder->mask.window);
+      const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          part_of(dout, piece), part_of(q, piece), part_of(k, piece), part_of(v, piece), part_of(out, piece),
+          saved[5 + i], 0.0, !added.has_value(), added);
+      gather(shape, piece, dq, dk, dv, dqkv);
+    }
+    if (saved[2].numel() > 0)
+      rotate_in_place(dqkv, shape, {saved[2], saved[3]}, saved[4], shape.heads + shape.kv_heads, true);
+    return {dqkv, {}, {}, {}, {}, {}, {}, {}};
   }
 
   static std::tuple<at::Tensor, at::Tensor, at::Tensor> split(const at::Tensor& qkv, const AttentionShape& shape) {
@@ -75,8 +144,8 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
             repeat_heads(heads_of(qkv, shape.heads + shape.kv_heads, shape.kv_heads, shape.head_dim), group)};
   }
 
-  static void gather(const AttentionShape& shape, const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv,
-                     at::Tensor& dqkv) {
+  static void gather(const AttentionShape& shape, const Piece& piece, const at::Tensor& dq, const at::Tensor& dk,
+                     const at::Tensor& dv, at::Tensor& dqkv) {
     const int64_t seq = dqkv.size(1), width = dqkv.size(2);
     TRIREME_CHECK(dq.stride(3) == 1 && dk.stride(3) == 1 && dv.stride(3) == 1, "flash attention changed its layout");
     dispatch(dqkv.scalar_type(), [&](auto element) {
@@ -84,13 +153,13 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
       const T *q = static_cast<const T*>(dq.data_ptr()), *k = static_cast<const T*>(dk.data_ptr()),
               *v = static_cast<const T*>(dv.data_ptr());
       T* to = data<T>(dqkv);
-      parallel_rows(dqkv.size(0) * seq, width, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          const int64_t b = row / seq, s = row % seq;
-          kernels<T>().gather_qkv_gradient(shape.heads, shape.kv_heads, shape.head_dim,
-                                           q + b * dq.stride(0) + s * dq.stride(2), dq.stride(1),
-                                           k + b * dk.stride(0) + s * dk.stride(2), dk.stride(1),
-                                           v + b * dv.stride(0) + s * dv.stride(2), dv.stride(1), to + row * width);
+      parallel_rows(piece.rows * piece.length, width, [&](int64_t begin, int64_t end) {
+        for (int64_t token = begin; token < end; ++token) {
+          const int64_t b = token / piece.length, s = token % piece.length;
+          kernels<T>().gather_qkv_gradient(
+              shape.heads, shape.kv_heads, shape.head_dim, q + b * dq.stride(0) + s * dq.stride(2), dq.stride(1),
+              k + b * dk.stride(0) + s * dk.stride(2), dk.stride(1), v + b * dv.stride(0) + s * dv.stride(2),
+              dv.stride(1), to + ((piece.row + b) * seq + piece.first + s) * width);
         }
       });
     });
@@ -99,6 +168,7 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
 
 // Rotation from ATen operations: [batch, heads, seq, head_dim].
 at::Tensor rotated(const at::Tensor& x, const RotaryTable& rotary, const at::Tensor& positions) {
+  if (!rotary.active()) return x;
   const auto angles = [&](const at::Tensor& table) {
     return table.index_select(0, positions).view({x.size(0), 1, x.size(2), -1});
   };
@@ -107,32 +177,57 @@ at::Tensor rotated(const at::Tensor& x, const RotaryTable& rotary, const at::Ten
   return at::cat({halves[0] * c - halves[1] * s, halves[1] * c + halves[0] * s}, -1).to(x.scalar_type());
 }
 
+// True where a query must not see a key: [seq, seq], or [batch, 1, seq, seq] with segments.
+at::Tensor hidden_pairs(const at::Tensor& qkv, const AttentionMask& mask) {
+  const int64_t batch = qkv.size(0), seq = qkv.size(1);
+  const at::Tensor hidden = visible(seq, mask.window, qkv.device()).logical_not();
+  if (!mask.segments) return hidden;
+  const at::Tensor number = at::empty({batch, seq}, at::kLong);
+  int64_t next = 0;
+  for (const Segment& segment : *mask.segments)
+    number.select(0, segment.row).narrow(0, segment.first, segment.length).fill_(next++);
+  const at::Tensor other = number.unsqueeze(2).ne(number.unsqueeze(1)).to(qkv.device());
+  return hidden.logical_or(other).unsqueeze(1);
+}
+
 }  // namespace
 
 at::Tensor causal_attention(const at::Tensor& qkv, const AttentionShape& shape, const RotaryTable& rotary,
-                            const at::Tensor& positions) {
-  if (!on_cpu(qkv) || qkv.numel() == 0) return reference::causal_attention(qkv, shape, rotary, positions);
-  return CausalAttention::apply(qkv.contiguous(), shape.heads, shape.kv_heads, shape.head_dim, rotary.cosine,
-                                rotary.sine, positions);
+                            const at::Tensor& positions, const AttentionMask& mask) {
+  if (!on_cpu(qkv) || qkv.numel() == 0) return reference::causal_attention(qkv, shape, rotary, positions, mask);
+  const at::Tensor none = rotary.active() ? at::Tensor() : at::empty({0});
+  return CausalAttention::apply(qkv.contiguous(), shape.heads, shape.kv_heads, shape.head_dim,
+                                rotary.active() ? rotary.cosine : none, rotary.active() ? rotary.sine : none, positions,
+                                c10::make_intrusive<MaskHolder>(mask));
+}
+
+at::Tensor causal_attention(const at::Tensor& qkv, const AttentionShape& shape, const RotaryTable& rotary,
+                            const at::Tensor& positions, const AttentionMask& mask, const Dropout& dropout,
+                            std::string_view place) {
+  if (!dropout.active()) return causal_attention(qkv, shape, rotary, positions, mask);
+  return reference::causal_attention(qkv, shape, rotary, positions, mask, dropout, place);
 }
 
 at::Tensor reference::causal_attention(const at::Tensor& qkv, const AttentionShape& shape, const RotaryTable& rotary,
-                                       const at::Tensor& positions) {
+                                       const at::Tensor& positions, const AttentionMask& mask, const Dropout& dropout,
+                                       std::string_view place) {
   const int64_t batch = qkv.size(0), seq = qkv.size(1), group = shape.heads / shape.kv_heads;
   const at::Tensor q = rotated(heads_of(qkv, 0, shape.heads, shape.head_dim), rotary, positions);
   const at::Tensor k = rotated(heads_of(qkv, shape.heads, shape.kv_heads, shape.head_dim), rotary, positions);
   const at::Tensor v = heads_of(qkv, shape.heads + shape.kv_heads, shape.kv_heads, shape.head_dim);
   at::Tensor scores =
       at::matmul(q, repeat_heads(k, group).transpose(2, 3)) / std::sqrt(static_cast<double>(shape.head_dim));
-  const at::Tensor future = at::ones({seq, seq}, qkv.options().dtype(at::kBool)).triu(1);
-  const at::Tensor weights = scores.to(rotary.cosine.scalar_type()).masked_fill(future, -INFINITY).softmax(-1);
-  return at::matmul(weights.to(qkv.scalar_type()), repeat_heads(v, group))
+  const at::Tensor weights = scores.to(compute_type(qkv.scalar_type()))
+                                 .masked_fill(hidden_pairs(qkv, mask), -INFINITY)
+                                 .softmax(-1)
+                                 .to(qkv.scalar_type());
+  return at::matmul(ops::dropout(weights, dropout, place), repeat_heads(v, group))
       .transpose(1, 2)
       .reshape({batch, seq, shape.heads * shape.head_dim});
 }
 
 at::Tensor cached_attention(const at::Tensor& qkv, const AttentionShape& shape, const RotaryTable& rotary,
-                            const at::Tensor& positions, KeyValueCache& cache) {
+                            const at::Tensor& positions, KeyValueCache& cache, int64_t window) {
   const at::NoGradGuard no_grad;
   const int64_t batch = qkv.size(0), seq = qkv.size(1), group = shape.heads / shape.kv_heads;
   TRIREME_CHECK(cache.length + seq <= cache.keys.size(2), "{} + {} tokens for a cache of {}", cache.length, seq,
@@ -147,7 +242,10 @@ at::Tensor cached_attention(const at::Tensor& qkv, const AttentionShape& shape, 
   const at::Tensor v = repeat_heads(cache.values.narrow(2, 0, cache.length), group);
   // Row i of the new tokens may see everything up to itself: true where the key is allowed.
   std::optional<at::Tensor> mask;
-  if (seq > 1) mask = at::ones({seq, cache.length}, q.options().dtype(at::kBool)).tril(cache.length - seq);
+  if (seq > 1 || window > 0) {
+    const at::Tensor seen = at::ones({seq, cache.length}, q.options().dtype(at::kBool)).tril(cache.length - seq);
+    mask = window > 0 ? seen.triu(cache.length - seq + 1 - window) : seen;
+  }
   const at::Tensor out = at::scaled_dot_product_attention(q, k, v, mask);
   return out.transpose(1, 2).reshape({batch, seq, shape.heads * shape.head_dim});
 }

@@ -9,16 +9,18 @@
 
 namespace trireme::ops {
 
-/// The ScalarType of sums, statistics, master weights and moments for activations of type `dtype`: float for bf16 and
-/// float, double for double.
+/// The ScalarType of sums, statistics, master weights and moments for activations of type `dtype`: float for bf16,
+/// fp16 and float, double for double.
 inline at::ScalarType compute_type(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
-/// Calls body(T{}) with the kernel element type of `dtype`: Bf16, float or double.
+/// Calls body(T{}) with the kernel element type of `dtype`: Bf16, F16, float or double.
 template <typename Body>
 decltype(auto) dispatch(at::ScalarType dtype, Body&& body) {
   switch (dtype) {
     case at::kBFloat16:
       return body(Bf16{});
+    case at::kHalf:
+      return body(F16{});
     case at::kFloat:
       return body(float{});
     case at::kDouble:

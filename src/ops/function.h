@@ -12,8 +12,8 @@ using Gradients = torch::autograd::variable_list;
 
 /// saved_data holds IValues only, so a sink travels as an integer. The owner outlives the graph (a step).
 inline int64_t pointer(GradientSink* sink) { return reinterpret_cast<int64_t>(sink); }
-inline GradientSink* sink_of(Context* context) {
-  return reinterpret_cast<GradientSink*>(context->saved_data["sink"].toInt());
+inline GradientSink* sink_of(Context* context, const char* key = "sink") {
+  return reinterpret_cast<GradientSink*>(context->saved_data[key].toInt());
 }
 
 /// Delivers the product a @ b as the gradient of a weight, accumulating in the product itself where types allow.

@@ -7,6 +7,7 @@ namespace trireme::ops {
 #define TRIREME_DECLARE_LEVEL(level)       \
   namespace level {                        \
   const Kernels<Bf16>& bf16_kernels();     \
+  const Kernels<F16>& f16_kernels();       \
   const Kernels<float>& float_kernels();   \
   const Kernels<double>& double_kernels(); \
   }
@@ -26,6 +27,11 @@ TRIREME_DECLARE_LEVEL(avx512)
 template <>
 const Kernels<Bf16>& kernels<Bf16>() {
   static const Kernels<Bf16>& table = TRIREME_SELECT(bf16_kernels);
+  return table;
+}
+template <>
+const Kernels<F16>& kernels<F16>() {
+  static const Kernels<F16>& table = TRIREME_SELECT(f16_kernels);
   return table;
 }
 template <>

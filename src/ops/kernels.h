@@ -4,8 +4,8 @@
 // kernel works on a range of rows, so
 // callers decide the split over threads; no kernel's result depends on that split.
 //
-// T is the element type of activations: Bf16, float or double. Arithmetic is in Compute<T>: float for Bf16 and float,
-// double for double. Sums run over 16 interleaved lanes that are added in a fixed order.
+// T is the element type of activations: Bf16, F16, float or double. Arithmetic is in Compute<T>: double for double,
+// float for the others. Sums run over 16 interleaved lanes that are added in a fixed order.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,18 @@ struct Bf16 {
   uint16_t bits;
 };
 
+/// An IEEE half-precision number as its 16 bits.
+struct F16 {
+  uint16_t bits;
+};
+
 template <typename T>
 struct ComputeOf {
   using type = T;
+};
+template <>
+struct ComputeOf<F16> {
+  using type = float;
 };
 template <>
 struct ComputeOf<Bf16> {
@@ -40,6 +49,25 @@ struct Kernels {
   void (*rms_norm_backward)(int64_t rows, int64_t cols, const T* dy, const T* h, const T* weight, const C* rstd,
                             const T* dh, T* dx, C* dw);
 
+  /// The same for layer normalisation: y = (h - mean) * rstd * weight + bias, rstd = 1/sqrt(variance + eps); mean
+  /// [rows], bias [cols].
+  void (*layer_norm_forward)(int64_t rows, int64_t cols, const T* x, const T* delta, const T* weight, const T* bias,
+                             C eps, T* h, T* y, C* mean, C* rstd);
+  /// As rms_norm_backward; db [cols] += the rows' share of the bias gradient.
+  void (*layer_norm_backward)(int64_t rows, int64_t cols, const T* dy, const T* h, const T* weight, const C* mean,
+                              const C* rstd, const T* dh, T* dx, C* dw, C* db);
+
+  /// y = gelu(x) by the tanh formula (Hendrycks and Gimpel, arXiv:1606.08415, section 2).
+  void (*gelu_forward)(int64_t count, const T* x, T* y);
+  void (*gelu_backward)(int64_t count, const T* x, const T* dy, T* dx);
+
+  /// sums [cols] += the rows of x [rows, cols], one after another.
+  void (*add_rows)(int64_t rows, int64_t cols, const T* x, C* sums);
+
+  /// y = x / (1 - probability) where the random word of an element is at or above `threshold` (probability * 2^32),
+  /// else 0. Element i of x draws word (first + i) % 4 of Philox4x32-10 block (first + i) / 4 under `key`.
+  void (*dropout)(int64_t count, const T* x, T* y, uint64_t key, uint64_t first, uint32_t threshold, C scale);
+
   /// gate_up [rows, 2*cols] (gate first) -> y [rows, cols] = silu(gate) * up.
   void (*swiglu_forward)(int64_t rows, int64_t cols, const T* gate_up, T* y);
   void (*swiglu_backward)(int64_t rows, int64_t cols, const T* gate_up, const T* dy, T* dgate_up);
@@ -55,8 +83,10 @@ struct Kernels {
                               const T* dk, int64_t dk_stride, const T* dv, int64_t dv_stride, T* out);
 
   /// Softmax cross-entropy of rows of logits [rows, cols]: loss[r] = log(sum exp(logits)) - logits[label], 0 where the
-  /// label is negative. With `gradient`, logits become d loss / d logits * scale.
-  void (*cross_entropy)(int64_t rows, int64_t cols, T* logits, const int64_t* labels, C scale, bool gradient, C* loss);
+  /// label is negative; z[r] = log(sum exp(logits))^2 (z may be null). With `gradient`, logits become
+  /// d (loss + z_loss * z) / d logits * scale.
+  void (*cross_entropy)(int64_t rows, int64_t cols, T* logits, const int64_t* labels, C scale, C z_loss, bool gradient,
+                        C* loss, C* z);
 
   /// AdamW (Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW computes it) over `count`
   /// elements: g = gradient * gradient_scale; w *= 1 - lr*decay; m, v updated; w -= lr/bias1 * m / (sqrt(v/bias2) +

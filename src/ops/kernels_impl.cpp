@@ -18,6 +18,11 @@ inline float load(Bf16 x) {
   memcpy(&value, &bits, sizeof value);
   return value;
 }
+inline float load(F16 x) {
+  _Float16 value;
+  memcpy(&value, &x.bits, sizeof value);
+  return static_cast<float>(value);
+}
 inline float load(float x) { return x; }
 inline double load(double x) { return x; }
 
@@ -27,6 +32,10 @@ inline void store(Bf16& to, float value) {
   memcpy(&bits, &value, sizeof bits);
   const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
   to.bits = static_cast<uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : rounded);
+}
+inline void store(F16& to, float value) {
+  const _Float16 half = static_cast<_Float16>(value);
+  memcpy(&to.bits, &half, sizeof half);
 }
 inline void store(float& to, float value) { to = value; }
 inline void store(double& to, double value) { to = value; }
@@ -120,6 +129,135 @@ void rms_norm_backward(int64_t rows, int64_t cols, const T* __restrict dy, const
 }
 
 template <typename T>
+void layer_norm_forward(int64_t rows, int64_t cols, const T* __restrict x, const T* __restrict delta,
+                        const T* __restrict weight, const T* __restrict bias, Compute<T> eps, T* __restrict h,
+                        T* __restrict y, Compute<T>* __restrict mean, Compute<T>* __restrict rstd) {
+  using C = Compute<T>;
+  for (int64_t row = 0; row < rows; ++row, x += cols, y += cols) {
+    const T* source = x;
+    if (delta != nullptr) {
+      for (int64_t i = 0; i < cols; ++i) store(h[i], load(x[i]) + load(delta[i]));
+      source = h;
+      h += cols;
+      delta += cols;
+    }
+    const C center = lane_sum<C>(cols, [&](int64_t i) { return load(source[i]); }) / static_cast<C>(cols);
+    const C squares = lane_sum<C>(cols, [&](int64_t i) {
+      const C value = load(source[i]) - center;
+      return value * value;
+    });
+    const C scale = C{1} / sqrt(squares / static_cast<C>(cols) + eps);
+    mean[row] = center;
+    rstd[row] = scale;
+    for (int64_t i = 0; i < cols; ++i)
+      store(y[i], (load(source[i]) - center) * scale * load(weight[i]) + load(bias[i]));
+  }
+}
+
+template <typename T>
+void layer_norm_backward(int64_t rows, int64_t cols, const T* __restrict dy, const T* __restrict h,
+                         const T* __restrict weight, const Compute<T>* __restrict mean,
+                         const Compute<T>* __restrict rstd, const T* __restrict dh, T* __restrict dx,
+                         Compute<T>* __restrict dw, Compute<T>* __restrict db) {
+  using C = Compute<T>;
+  for (int64_t row = 0; row < rows; ++row, dy += cols, h += cols, dx += cols) {
+    const C center = mean[row], scale = rstd[row], count = static_cast<C>(cols);
+    const C shift = lane_sum<C>(cols, [&](int64_t i) { return load(dy[i]) * load(weight[i]); }) / count;
+    const C pull =
+        lane_sum<C>(cols, [&](int64_t i) { return load(dy[i]) * load(weight[i]) * (load(h[i]) - center) * scale; }) /
+        count;
+    for (int64_t i = 0; i < cols; ++i) {
+      const C normed = (load(h[i]) - center) * scale, upstream = load(dy[i]);
+      dw[i] += upstream * normed;
+      db[i] += upstream;
+      C gradient = scale * (upstream * load(weight[i]) - shift - normed * pull);
+      if (dh != nullptr) gradient += load(dh[i]);
+      store(dx[i], gradient);
+    }
+    if (dh != nullptr) dh += cols;
+  }
+}
+
+// tanh(u) = 1 - 2 / (1 + exp(2u)); the double goes to the C library, which has no cancellation near 0.
+inline float hyperbolic_tangent(float u) { return 1.0f - 2.0f / (1.0f + exponential(2.0f * u)); }
+inline double hyperbolic_tangent(double u) { return tanh(u); }
+
+constexpr double kGeluScale = 0.79788456080286535588;  // sqrt(2 / pi)
+constexpr double kGeluCubic = 0.044715;
+
+template <typename T>
+void gelu_forward(int64_t count, const T* __restrict x, T* __restrict y) {
+  using C = Compute<T>;
+  for (int64_t i = 0; i < count; ++i) {
+    const C value = load(x[i]);
+    const C inner = static_cast<C>(kGeluScale) * (value + static_cast<C>(kGeluCubic) * value * value * value);
+    store(y[i], C{0.5} * value * (C{1} + hyperbolic_tangent(inner)));
+  }
+}
+
+template <typename T>
+void gelu_backward(int64_t count, const T* __restrict x, const T* __restrict dy, T* __restrict dx) {
+  using C = Compute<T>;
+  for (int64_t i = 0; i < count; ++i) {
+    const C value = load(x[i]), square = value * value;
+    const C inner = static_cast<C>(kGeluScale) * (value + static_cast<C>(kGeluCubic) * square * value);
+    const C slope = static_cast<C>(kGeluScale) * (C{1} + C{3} * static_cast<C>(kGeluCubic) * square);
+    const C bend = hyperbolic_tangent(inner);
+    store(dx[i], load(dy[i]) * C{0.5} * (C{1} + bend + value * (C{1} - bend * bend) * slope));
+  }
+}
+
+template <typename T>
+void add_rows(int64_t rows, int64_t cols, const T* __restrict x, Compute<T>* __restrict sums) {
+  for (int64_t row = 0; row < rows; ++row, x += cols)
+    for (int64_t i = 0; i < cols; ++i) sums[i] += load(x[i]);
+}
+
+// Philox4x32-10 for 16 consecutive blocks: words[4 * block + word], the values of random::philox (base/random.h) with a
+// zero upper counter. In lanes, so that the compiler multiplies them together.
+inline void philox_words(uint64_t key, uint64_t first_block, uint32_t* __restrict words) {
+  uint32_t x0[kLanes], x1[kLanes], x2[kLanes], x3[kLanes];
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    const uint64_t block = first_block + static_cast<uint64_t>(lane);
+    x0[lane] = static_cast<uint32_t>(block);
+    x1[lane] = static_cast<uint32_t>(block >> 32);
+    x2[lane] = x3[lane] = 0;
+  }
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9, k1 += 0xBB67AE85) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const uint64_t a = uint64_t{0xD2511F53} * x0[lane], b = uint64_t{0xCD9E8D57} * x2[lane];
+      x0[lane] = static_cast<uint32_t>(b >> 32) ^ x1[lane] ^ k0;
+      x1[lane] = static_cast<uint32_t>(b);
+      x2[lane] = static_cast<uint32_t>(a >> 32) ^ x3[lane] ^ k1;
+      x3[lane] = static_cast<uint32_t>(a);
+    }
+  }
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    words[4 * lane] = x0[lane];
+    words[4 * lane + 1] = x1[lane];
+    words[4 * lane + 2] = x2[lane];
+    words[4 * lane + 3] = x3[lane];
+  }
+}
+
+template <typename T>
+void dropout(int64_t count, const T* __restrict x, T* __restrict y, uint64_t key, uint64_t first, uint32_t threshold,
+             Compute<T> scale) {
+  using C = Compute<T>;
+  uint32_t words[4 * kLanes];
+  for (int64_t done = 0; done < count;) {
+    const uint64_t at = first + static_cast<uint64_t>(done);
+    const int64_t skip = static_cast<int64_t>(at % 4), room = 4 * kLanes - skip;
+    const int64_t take = count - done < room ? count - done : room;
+    philox_words(key, at / 4, words);
+    for (int64_t i = 0; i < take; ++i)
+      store(y[done + i], words[skip + i] >= threshold ? load(x[done + i]) * scale : C{0});
+    done += take;
+  }
+}
+
+template <typename T>
 void swiglu_forward(int64_t rows, int64_t cols, const T* __restrict gate_up, T* __restrict y) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, gate_up += 2 * cols, y += cols) {
@@ -194,12 +332,13 @@ void gather_qkv_gradient(int64_t heads, int64_t kv_heads, int64_t head_dim, cons
 
 template <typename T>
 void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64_t* __restrict labels, Compute<T> scale,
-                   bool gradient, Compute<T>* __restrict loss) {
+                   Compute<T> z_loss, bool gradient, Compute<T>* __restrict loss, Compute<T>* __restrict z) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, logits += cols) {
     const int64_t label = labels[row];
     if (label < 0) {
       loss[row] = 0;
+      if (z != nullptr) z[row] = 0;
       if (gradient) memset(logits, 0, sizeof(T) * cols);
       continue;
     }
@@ -217,14 +356,18 @@ void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64
     for (int64_t lane = 0; lane < kLanes; ++lane) highest = lanes[lane] > highest ? lanes[lane] : highest;
     const C sum = lane_sum<C>(cols, [&](int64_t j) { return exponential(load(logits[j]) - highest); });
     const C at_label = load(logits[label]);
-    loss[row] = static_cast<C>(log(sum)) + highest - at_label;
+    const C log_sum = static_cast<C>(log(sum)) + highest;
+    loss[row] = log_sum - at_label;
     // exponential() clamps its argument, which would hide a NaN; and a comparison with a NaN keeps `highest` as it was.
     const C poison = lane_sum<C>(cols, [&](int64_t j) { return load(logits[j]) * C{0}; });
     loss[row] += poison;
+    if (z != nullptr) z[row] = log_sum * log_sum + poison;
     if (!gradient) continue;
-    const C inverse = scale / sum;
+    // d log_sum / d logits is the softmax, so z only makes its share larger.
+    const C share = C{1} + C{2} * z_loss * log_sum;
+    const C inverse = scale * share / sum;
     for (int64_t j = 0; j < cols; ++j) store(logits[j], exponential(load(logits[j]) - highest) * inverse + poison);
-    store(logits[label], (exponential(at_label - highest) / sum - C{1}) * scale + poison);
+    store(logits[label], (exponential(at_label - highest) / sum * share - C{1}) * scale + poison);
   }
 }
 
@@ -266,12 +409,26 @@ double sum_of_squares(int64_t count, const C* __restrict values) {
 
 template <typename T>
 constexpr Kernels<T> make_table() {
-  return {&rms_norm_forward<T>, &rms_norm_backward<T>,      &swiglu_forward<T>, &swiglu_backward<T>,
-          &rotate<T>,           &gather_qkv_gradient<T>,    &cross_entropy<T>,  &adamw<T>,
-          &add_to<T>,           &sum_of_squares<Compute<T>>};
+  return {&rms_norm_forward<T>,
+          &rms_norm_backward<T>,
+          &layer_norm_forward<T>,
+          &layer_norm_backward<T>,
+          &gelu_forward<T>,
+          &gelu_backward<T>,
+          &add_rows<T>,
+          &dropout<T>,
+          &swiglu_forward<T>,
+          &swiglu_backward<T>,
+          &rotate<T>,
+          &gather_qkv_gradient<T>,
+          &cross_entropy<T>,
+          &adamw<T>,
+          &add_to<T>,
+          &sum_of_squares<Compute<T>>};
 }
 
 constexpr Kernels<Bf16> kBf16 = make_table<Bf16>();
+constexpr Kernels<F16> kF16 = make_table<F16>();
 constexpr Kernels<float> kFloat = make_table<float>();
 constexpr Kernels<double> kDouble = make_table<double>();
 
@@ -279,9 +436,11 @@ constexpr Kernels<double> kDouble = make_table<double>();
 
 // Declared in kernels.cpp; a header of their own would have to name every level.
 const Kernels<Bf16>& bf16_kernels();
+const Kernels<F16>& f16_kernels();
 const Kernels<float>& float_kernels();
 const Kernels<double>& double_kernels();
 const Kernels<Bf16>& bf16_kernels() { return kBf16; }
+const Kernels<F16>& f16_kernels() { return kF16; }
 const Kernels<float>& float_kernels() { return kFloat; }
 const Kernels<double>& double_kernels() { return kDouble; }
 

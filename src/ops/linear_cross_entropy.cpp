@@ -12,23 +12,27 @@
 namespace trireme::ops {
 
 at::Tensor reference::linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                           double scale) {
+                                           double scale, double z_loss) {
   const at::Tensor logits = at::mm(hidden, weight.t()).to(compute_type(hidden.scalar_type()));
-  return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, kIgnoredLabel) * scale;
+  const at::Tensor z = (logits.logsumexp(1).square() * labels.ge(0)).sum();
+  return (at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, kIgnoredLabel) + z_loss * z) * scale;
 }
 
 namespace {
 
-// Softmax cross-entropy of a chunk; with `gradient` the logits become d loss / d logits * scale.
-void cross_entropy_rows(at::Tensor& logits, const at::Tensor& labels, double scale, bool gradient, at::Tensor losses) {
+// Softmax cross-entropy of a chunk into losses, and the squares of log sum exp into z (may be undefined); with
+// `gradient` the logits become d (loss + z_loss * z) / d logits * scale.
+void cross_entropy_rows(at::Tensor& logits, const at::Tensor& labels, double scale, double z_loss, bool gradient,
+                        at::Tensor losses, at::Tensor z) {
   const int64_t rows = logits.size(0), vocab = logits.size(1);
   if (!on_cpu(logits)) {
     const at::Tensor wide = logits.to(losses.scalar_type());
     const at::Tensor valid = labels.ge(0), safe = labels.clamp_min(0).unsqueeze(1);
-    const at::Tensor log_probabilities = wide.log_softmax(1);
+    const at::Tensor log_sum = wide.logsumexp(1, true), log_probabilities = wide - log_sum;
     losses.copy_(-log_probabilities.gather(1, safe).squeeze(1) * valid);
+    if (z.defined()) z.copy_(log_sum.squeeze(1).square() * valid);
     if (gradient) {
-      at::Tensor p = log_probabilities.exp();
+      at::Tensor p = log_probabilities.exp() * (1 + 2 * z_loss * log_sum);
       p.scatter_add_(1, safe, at::full_like(safe, -1, p.options()));
       logits.copy_(p * (valid.unsqueeze(1) * scale));
     }
@@ -38,11 +42,12 @@ void cross_entropy_rows(at::Tensor& logits, const at::Tensor& labels, double sca
     using T = decltype(element);
     using C = Compute<T>;
     T* values = data<T>(logits);
-    C* out = data<C>(losses);
+    C *out = data<C>(losses), *squares = data<C>(z);
     const int64_t* label = data<int64_t>(labels);
     parallel_rows(rows, vocab, [&](int64_t begin, int64_t end) {
       kernels<T>().cross_entropy(end - begin, vocab, values + begin * vocab, label + begin, static_cast<C>(scale),
-                                 gradient, out + begin);
+                                 static_cast<C>(z_loss), gradient, out + begin,
+                                 squares == nullptr ? nullptr : squares + begin);
     });
   });
 }
@@ -55,11 +60,13 @@ void check_labels(const at::Tensor& labels, int64_t vocab) {
 
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(Context* context, const at::Tensor& hidden, const at::Tensor& weight,
-                            const at::Tensor& labels, double scale, int64_t sink, bool gradient) {
+                            const at::Tensor& labels, double scale, double z_loss, int64_t z_part, int64_t sink,
+                            bool gradient) {
     const int64_t tokens = hidden.size(0), vocab = weight.size(0);
     check_labels(labels, vocab);
     const auto type = compute_type(hidden.scalar_type());
     at::Tensor losses = at::zeros({tokens}, hidden.options().dtype(type)), dhidden, dweight;
+    const at::Tensor z = z_loss > 0 ? at::zeros_like(losses) : at::Tensor();
     const bool weight_gradient = gradient && sink != 0;
     if (gradient) dhidden = at::empty_like(hidden);
     if (weight_gradient) dweight = at::zeros(weight.sizes(), weight.options().dtype(type));
@@ -68,7 +75,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       const int64_t count = std::min(step, tokens - first);
       const at::Tensor rows = hidden.narrow(0, first, count);
       at::Tensor logits = at::mm(rows, weight.t());
-      cross_entropy_rows(logits, labels.narrow(0, first, count), scale, gradient, losses.narrow(0, first, count));
+      const auto chunk = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, first, count) : t; };
+      cross_entropy_rows(logits, chunk(labels), scale, z_loss, gradient, chunk(losses), chunk(z));
       if (!gradient) continue;
       at::Tensor to = dhidden.narrow(0, first, count);
       at::mm_out(to, logits, weight);
@@ -81,7 +89,13 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     if (gradient) context->save_for_backward({dhidden, dweight});
     context->saved_data["sink"] = sink;
     // In double, so that what is reported does not depend on how the batch was cut.
-    return losses.to(at::kDouble).sum() * scale;
+    at::Tensor total = losses.to(at::kDouble).sum() * scale;
+    if (z.defined()) {
+      const at::Tensor share = z.to(at::kDouble).sum() * (scale * z_loss);
+      if (z_part != 0) *reinterpret_cast<double*>(z_part) = share.item<double>();
+      total = total + share;
+    }
+    return total;
   }
 
   static Gradients backward(Context* context, Gradients gradients) {
@@ -93,17 +107,18 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       if (dweight.defined()) dweight = dweight * upstream;
     }
     if (dweight.defined()) deliver(sink_of(context), dweight);
-    return {dhidden, {}, {}, {}, {}, {}};
+    return {dhidden, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels,
-                                double scale) {
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels, double scale,
+                                double z_loss, double* z_part) {
   const bool gradient = at::GradMode::is_enabled() && hidden.requires_grad();
-  return LinearCrossEntropy::apply(hidden.contiguous(), weight.value, labels.contiguous(), scale, pointer(weight.sink),
-                                   gradient);
+  if (z_part != nullptr) *z_part = 0;
+  return LinearCrossEntropy::apply(hidden.contiguous(), weight.value, labels.contiguous(), scale, z_loss,
+                                   reinterpret_cast<int64_t>(z_part), pointer(weight.sink), gradient);
 }
 
 at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
@@ -115,7 +130,7 @@ at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight, cons
   for (int64_t first = 0; first < tokens; first += step) {
     const int64_t count = std::min(step, tokens - first);
     at::Tensor logits = at::mm(hidden.narrow(0, first, count), weight.t());
-    cross_entropy_rows(logits, labels.narrow(0, first, count), 1.0, false, losses.narrow(0, first, count));
+    cross_entropy_rows(logits, labels.narrow(0, first, count), 1.0, 0.0, false, losses.narrow(0, first, count), {});
   }
   return losses;
 }

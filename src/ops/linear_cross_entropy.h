@@ -9,14 +9,17 @@ namespace trireme::ops {
 /// Label of a token that does not count.
 inline constexpr int64_t kIgnoredLabel = -100;
 
-/// scale * sum over tokens of -log softmax(hidden W^T)[label], a 0-dim double; tokens with a negative
-/// label count nothing. hidden [tokens, hidden], weight [vocab, hidden], labels [tokens] int64.
+/// scale * sum over tokens of (-log softmax(hidden W^T)[label] + z_loss * (log sum exp(hidden W^T))^2), a 0-dim double;
+/// tokens with a negative label count nothing. hidden [tokens, hidden], weight [vocab, hidden], labels [tokens] int64.
+/// The second term keeps logits near zero (Chowdhery et al., "PaLM", section 5); `z_part` receives scale * z_loss * its
+/// sum.
 ///
 /// Where gradients are wanted they are made in the forward pass, while a chunk's logits are at hand, and kept until
 /// backward (hidden's in its own type, the weight's in the compute type); backward multiplies by the incoming gradient.
 /// Callers pass scale = 1 / (valid tokens of the whole global batch), so that sums over micro-batches and ranks are
 /// means.
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels, double scale);
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels, double scale,
+                                double z_loss = 0, double* z_part = nullptr);
 
 /// The unscaled loss of each token, without gradient: [tokens], the compute type, 0 for ignored ones.
 at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels);
@@ -24,7 +27,7 @@ at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight, cons
 namespace reference {
 /// From ATen operations, with all logits; differentiable in hidden and weight.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                double scale);
+                                double scale, double z_loss = 0);
 }  // namespace reference
 
 }  // namespace trireme::ops

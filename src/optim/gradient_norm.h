@@ -18,9 +18,9 @@ struct GradientNorm {
   std::string not_finite;
 };
 
-/// L2 norms in double, each summed in an order that depends on its shape alone. Every rank holds the same reduced
-/// gradients and so gets the same bits.
-GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters);
+/// L2 norms of the gradients divided by `loss_scale`, which is in them; in double, each summed in an order that depends
+/// on its shape alone. Every rank holds the same reduced gradients and so gets the same bits.
+GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, double loss_scale = 1);
 
 /// The factor that brings a norm down to `limit`: min(1, limit / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ has
 /// it. limit 0 does not clip.

@@ -14,6 +14,7 @@
 #include "ops/dispatch.h"
 #include "ops/sum_of_squares.h"
 #include "train/coordination.h"
+#include "train/model_json.h"
 
 namespace trireme::train {
 namespace {
@@ -27,10 +28,11 @@ struct Holding {
   at::Tensor tensor;
 };
 
-std::vector<Holding> weights_of(const models::Model& model) {
+// The weights of a model, from its tensors or from their moving averages.
+std::vector<Holding> weights_of(const models::Model& model, const char* prefix = "model.") {
   std::vector<Holding> holdings;
   for (const nn::Parameter* parameter : model.parameters())
-    holdings.push_back({"model.", parameter, parameter->master()});
+    holdings.push_back({prefix, parameter, parameter->master()});
   return holdings;
 }
 
@@ -40,6 +42,7 @@ std::vector<Holding> everything_of(const Session& session) {
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     holdings.push_back({"optimizer.exp_avg.", optimizer.parameters()[i], optimizer.moments()[i].exp_avg});
     holdings.push_back({"optimizer.exp_avg_sq.", optimizer.parameters()[i], optimizer.moments()[i].exp_avg_sq});
+    if (session.ema) holdings.push_back({"ema.", optimizer.parameters()[i], session.ema->averages()[i]});
   }
   return holdings;
 }
@@ -115,6 +118,19 @@ nlohmann::json schedule_state(const Session& session) {
           {"updates", session.optimizer->updates()}};
 }
 
+// What adapts to the steps that were: the loss scale of fp16, and the norms that the spike guard compares with.
+nlohmann::json guard_state(const Session& session) {
+  const optim::LossScaler::State& scaler = session.loss_scaler->state();
+  return {{"loss_scale", scaler.scale}, {"sound_steps", scaler.sound_steps}, {"norms", session.spike_guard->norms()}};
+}
+
+void restore_guards(Session& session, const nlohmann::json& state) {
+  if (!state.contains("guards")) return;  // of a version that had none
+  const nlohmann::json& guards = state.at("guards");
+  session.loss_scaler->set_state({guards.at("loss_scale").get<double>(), guards.at("sound_steps").get<int64_t>()});
+  session.spike_guard->set_norms(guards.at("norms").get<std::deque<double>>());
+}
+
 void refuse_changed_config(const Session& session, const checkpoint::CheckpointReader& reader,
                            const std::function<void(const std::string&)>& say) {
   const config::Config was =
@@ -148,6 +164,7 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
   session.progress.step = reader.step();
   session.progress.tokens = reader.state().at("tokens").get<int64_t>();
   session.optimizer->set_updates(reader.state().at("schedule").at("updates").get<int64_t>());
+  restore_guards(session, reader.state());
   start_loader(session, reader.state().at("loader").get<data::LoaderState>());
   say(fmt::format("resumed from {} (step {})", entry.folder.string(), entry.step));
   const int64_t threads = reader.layout().value("threads", int64_t{at::get_num_threads()});
@@ -158,17 +175,19 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
 
 // What weights are shaped by. The rest of a model (rope_theta, rope_scaling, max_seq_len, norm_eps) may be given anew,
 // as when a context is extended.
-constexpr const char* kShapeKeys[] = {"architecture", "layers", "hidden", "heads", "kv_heads",
-                                      "head_dim",     "ffn",    "vocab",  "tied"};
+constexpr const char* kShapeKeys[] = {"architecture", "layers", "hidden", "heads",    "kv_heads", "head_dim",
+                                      "ffn",          "vocab",  "tied",   "qkv_bias", "qk_norm"};
 
 // A smaller model would be filled from a part of a larger one without a word, so the shapes are compared, not only the
 // tensors.
 void refuse_other_model(const Session& session, const checkpoint::CheckpointReader& reader) {
   std::vector<std::string> faults;
   const std::string folder = reader.folder().string();
-  const nlohmann::json& theirs = reader.state().at("model");
+  const nlohmann::json theirs = to_json(shape_from_json(reader.state().at("model")));
   const nlohmann::json ours = to_json(session.config.model);
-  for (const char* key : kShapeKeys)
+  std::vector<std::string> keys(std::begin(kShapeKeys), std::end(kShapeKeys));
+  if (session.config.model.is_gpt()) keys.emplace_back("max_seq_len");  // rows of the learned positions
+  for (const std::string& key : keys)
     if (theirs.at(key) != ours.at(key))
       faults.push_back(
           fmt::format("checkpoint.load = {} has model.{} = {}, and model.{} is {} here; its weights need {}", folder,
@@ -201,48 +220,6 @@ void start_from(Session& session, const std::function<void(const std::string&)>&
 
 }  // namespace
 
-nlohmann::json to_json(const describe::ModelShape& m) {
-  return {{"architecture", m.architecture},
-          {"layers", m.layers},
-          {"hidden", m.hidden},
-          {"heads", m.heads},
-          {"kv_heads", m.kv_heads},
-          {"head_dim", m.head_dim},
-          {"ffn", m.ffn},
-          {"vocab", m.vocab},
-          {"max_seq_len", m.max_seq_len},
-          {"tied", m.tied},
-          {"norm_eps", m.norm_eps},
-          {"rope_theta", m.rope_theta},
-          {"rope_scaling",
-           {{"factor", m.rope_scaling.factor},
-            {"low_freq_factor", m.rope_scaling.low_freq_factor},
-            {"high_freq_factor", m.rope_scaling.high_freq_factor},
-            {"original_max_seq_len", m.rope_scaling.original_max_seq_len}}}};
-}
-
-describe::ModelShape shape_from_json(const nlohmann::json& json) {
-  describe::ModelShape m;
-  json.at("architecture").get_to(m.architecture);
-  json.at("layers").get_to(m.layers);
-  json.at("hidden").get_to(m.hidden);
-  json.at("heads").get_to(m.heads);
-  json.at("kv_heads").get_to(m.kv_heads);
-  json.at("head_dim").get_to(m.head_dim);
-  json.at("ffn").get_to(m.ffn);
-  json.at("vocab").get_to(m.vocab);
-  json.at("max_seq_len").get_to(m.max_seq_len);
-  json.at("tied").get_to(m.tied);
-  json.at("norm_eps").get_to(m.norm_eps);
-  json.at("rope_theta").get_to(m.rope_theta);
-  const nlohmann::json& scaling = json.at("rope_scaling");
-  scaling.at("factor").get_to(m.rope_scaling.factor);
-  scaling.at("low_freq_factor").get_to(m.rope_scaling.low_freq_factor);
-  scaling.at("high_freq_factor").get_to(m.rope_scaling.high_freq_factor);
-  scaling.at("original_max_seq_len").get_to(m.rope_scaling.original_max_seq_len);
-  return m;
-}
-
 checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint::Store& store, Pruning pruning) {
   const comm::Communicator& data = session.mesh->data();
   checkpoint::SaveRequest request;
@@ -259,6 +236,7 @@ checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint:
   });
   request.state["tokens"] = session.progress.tokens;
   request.state["schedule"] = schedule_state(session);
+  request.state["guards"] = guard_state(session);
   request.state["loader"] = session.loader->state();
   request.state["config"] = config::to_toml(session.config);
   request.state["model"] = to_json(session.config.model);
@@ -307,8 +285,12 @@ void resume_or_start(Session& session, const checkpoint::Store& store,
   start_loader(session, {});
 }
 
-void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader) {
-  const std::vector<Holding> holdings = weights_of(model);
+void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader, Weights weights) {
+  const std::vector<Holding> holdings = weights_of(model, weights == Weights::average ? "ema." : "model.");
+  if (weights == Weights::average &&
+      reader.find(holdings.at(0).prefix + holdings.at(0).parameter->parts().at(0).name) == nullptr)
+    throw_input("{} has no moving average of the weights: it was trained without train.ema_decay",
+                reader.folder().string());
   read_into(reader, holdings);
   refuse_not_finite(holdings, reader);
   refresh_values(model);

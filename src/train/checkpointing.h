@@ -1,7 +1,8 @@
 // From a session to a checkpoint and back.
 //
-// Tensors: `model.NAME` (the master weight), `optimizer.exp_avg.NAME`, `optimizer.exp_avg_sq.NAME` for each logical
-// tensor NAME. State: tokens, schedule, loader, config, model, tokenizer, versions.
+// Tensors: `model.NAME` (the master weight), `optimizer.exp_avg.NAME`, `optimizer.exp_avg_sq.NAME`, and with
+// train.ema_decay `ema.NAME`, for each logical tensor NAME. State: tokens, schedule, guards (loss scale, norms of the
+// spike guard), loader, config, model, tokenizer, versions.
 #pragma once
 
 #include <functional>
@@ -30,11 +31,13 @@ checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint:
 void resume_or_start(Session& session, const checkpoint::Store& store,
                      const std::function<void(const std::string&)>& say);
 
-/// Fills the weights of a model (not the optimizer) from a checkpoint.
-void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader);
+enum class Weights {
+  trained,
+  average,  ///< their moving average (train.ema_decay)
+};
 
-/// The model's shape in a checkpoint's state, and the reverse.
-nlohmann::json to_json(const describe::ModelShape& shape);
-describe::ModelShape shape_from_json(const nlohmann::json& json);
+/// Fills the weights of a model (not the optimizer) from a checkpoint. InputError when it has no average and that is
+/// wanted.
+void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader, Weights weights = Weights::trained);
 
 }  // namespace trireme::train

@@ -24,8 +24,8 @@ std::optional<Evaluation> evaluate(models::Model& model, std::shared_ptr<const d
                                    comm::Communicator& data, const EvaluationOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const at::NoGradGuard no_grad;
-  const data::EvaluationWindows windows(std::move(dataset), options.seq_len, options.micro_batch_size, data.rank(),
-                                        data.size(), options.max_tokens);
+  const data::EvaluationWindows windows(dataset, options.seq_len, options.micro_batch_size, data.rank(), data.size(),
+                                        options.max_tokens);
   const at::Device device = model.head().value().device();
   double sum = 0;
   for (int64_t i = 0; i < windows.batch_count(); ++i) {
@@ -33,7 +33,10 @@ std::optional<Evaluation> evaluate(models::Model& model, std::shared_ptr<const d
     const data::Batch batch = windows.batch(i);
     if (batch.valid_tokens == 0) continue;
     const BatchTensors tensors = to_tensors(batch, device);
-    const at::Tensor hidden = models::forward(model, tensors.tokens);
+    const models::Pass pass = options.document_mask
+                                  ? models::make_document_pass(tensors.tokens, dataset->end_of_text())
+                                  : models::make_pass(tensors.tokens.size(0), tensors.tokens.size(1), device);
+    const at::Tensor hidden = models::forward(model, tensors.tokens, pass);
     const at::Tensor losses =
         ops::token_losses(hidden.reshape({-1, hidden.size(-1)}), model.head().value(), tensors.labels.reshape({-1}));
     sum += losses.to(at::kDouble).sum().item<double>();

@@ -10,13 +10,14 @@
 #include "config/config.h"
 #include "ops/dispatch.h"
 #include "train/checkpointing.h"
+#include "train/model_json.h"
 #include "train/session.h"
 
 namespace trireme::train {
 
 std::filesystem::path tokenizer_folder(const std::filesystem::path& run_folder) { return run_folder / "tokenizer"; }
 
-LoadedModel load_model(const std::filesystem::path& path) {
+LoadedModel load_model(const std::filesystem::path& path, Weights weights) {
   const at::NoGradGuard no_grad;
   const checkpoint::Entry entry = checkpoint::resolve_checkpoint(path);
   const auto reader = checkpoint::CheckpointReader::open(entry.folder);
@@ -32,6 +33,7 @@ LoadedModel load_model(const std::filesystem::path& path) {
       entry.step,
       config.train.seq_len,
       config.train.micro_batch_size,
+      config.train.document_mask,
       config.data.eval_path};
   const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
   if (hash != loaded.tokenizer.hash())
@@ -45,7 +47,7 @@ LoadedModel load_model(const std::filesystem::path& path) {
     // No gradient will be asked for: an empty stand-in of the right shape, without memory of its own.
     parameter->bind(value, master, at::empty({1}, statistics).expand(parameter->shape()));
   }
-  load_weights(*loaded.model, reader);
+  load_weights(*loaded.model, reader, weights);
   loaded.model->prepare(at::kCPU);
   return loaded;
 }

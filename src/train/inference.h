@@ -6,6 +6,7 @@
 
 #include "data/tokenizer.h"
 #include "models/model.h"
+#include "train/checkpointing.h"
 
 namespace trireme::train {
 
@@ -16,12 +17,13 @@ struct LoadedModel {
   int64_t step = 0;
   int64_t seq_len = 0;  ///< that it was trained with
   int64_t micro_batch_size = 1;
+  bool document_mask = false;       ///< that it was trained with
   std::filesystem::path eval_path;  ///< held-out data that it was trained with; may be empty or gone
 };
 
 /// `path`: a step folder, or a run folder (its newest complete checkpoint). The tokenizer is the copy in the run
 /// folder.
-LoadedModel load_model(const std::filesystem::path& path);
+LoadedModel load_model(const std::filesystem::path& path, Weights weights = Weights::trained);
 
 /// Where a run keeps the copy of its tokenizer.
 std::filesystem::path tokenizer_folder(const std::filesystem::path& run_folder);

@@ -75,7 +75,7 @@ void Reporter::rewind(int64_t step) {
 
 void Reporter::step(const StepResult& result) {
   const config::MetricsConfig& metrics = session_.config.metrics;
-  meter_->end_step(session_.tokens_per_step(), result.data_seconds, result.exposed_comm_seconds);
+  meter_->end_step(result.tokens, result.data_seconds, result.exposed_comm_seconds);
   const int64_t step = session_.progress.step;
   if (metrics_ == nullptr) return;
   if (result.skipped || step % metrics.interval == 0 || step == last_step_) {
@@ -87,7 +87,10 @@ void Reporter::step(const StepResult& result) {
     record.tokens = session_.progress.tokens;
     meter_->report(record);
     record.peak_memory_bytes = result.peak_memory_bytes;
+    if (session_.config.train.z_loss > 0) record.z_loss = result.z_loss;
+    if (session_.loss_scaler->active()) record.loss_scale = result.loss_scale;
     record.skipped = result.skipped;
+    record.usual_norm = result.usual_norm;
     record.skipped_parameter = result.skipped_parameter;
     if (metrics.layer_grad_norms) {
       const std::vector<nn::Parameter*> parameters = session_.model->parameters();

@@ -201,13 +201,24 @@ class Run {
   }
 
   void check_skipped(const StepResult& result) {
-    skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+    // In fp16 a step is skipped to find a scale that fits; only at the lowest one is it a sign of broken weights.
+    const bool scaling = s_.loss_scaler->active() && result.loss_scale > 1 && !result.skipped_parameter.empty();
+    skipped_in_a_row_ = result.skipped && !scaling ? skipped_in_a_row_ + 1 : 0;
     if (skipped_in_a_row_ < kMostSkippedInARow) return;
     // Whether the weights are broken or the data is cannot be told from here: they are kept, but apart, so that the run
     // resumes from a checkpoint that is known to be sound.
     const checkpoint::Store apart(s_.config.run.dir / "skipped");
     set_phase(context_, Phase::saving);
     reporter_.checkpoint(save_checkpoint(s_, apart, Pruning::none));
+    if (result.skipped_parameter.empty())
+      throw_input(
+          "{} steps in a row had gradient norms above spike_guard.factor = {} times the median, {:.3g}, of the steps "
+          "before; nothing was learned in them. If that is how the run is now, raise spike_guard.factor or set it to "
+          "0. "
+          "The weights from before them lie in {}; the run would resume from {}",
+          skipped_in_a_row_, s_.config.spike_guard.factor, result.usual_norm,
+          apart.step_folder(s_.progress.step).string(),
+          store_.newest() ? store_.newest()->folder.string() : "its beginning, since it has no checkpoint");
     throw_input(
         "{} steps in a row had gradients that are not finite, last in {}; nothing was learned in them. A lower "
         "optimizer.lr, a longer lr_schedule.warmup_steps or train.precision = \"fp32\" may help. The weights from "
@@ -225,6 +236,7 @@ class Run {
                                                                  {.seq_len = s_.config.train.seq_len,
                                                                   .micro_batch_size = s_.config.train.micro_batch_size,
                                                                   .max_tokens = s_.config.eval.tokens,
+                                                                  .document_mask = s_.config.train.document_mask,
                                                                   .wants_to_stop = [this] { return wants_to_stop(); }});
     if (!evaluation) return false;
     reporter_.evaluation(*evaluation);

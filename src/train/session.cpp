@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/error.h"
+#include "config/batch_ramp.h"
 
 namespace trireme::train {
 namespace {
@@ -36,6 +37,8 @@ at::ScalarType activation_type(config::Precision precision) {
   switch (precision) {
     case config::Precision::bf16:
       return at::kBFloat16;
+    case config::Precision::fp16:
+      return at::kHalf;
     case config::Precision::fp32:
       return at::kFloat;
     case config::Precision::fp64:
@@ -72,6 +75,9 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
   s.model = models::make_model(config.model, activation_type(config.train.precision));
   s.data_parallel = std::make_unique<parallel::DataParallel>(*s.model, s.mesh->data(), s.device);
   s.optimizer = std::make_unique<optim::Adamw>(s.model->parameters(), config.optimizer);
+  if (config.train.ema_decay > 0) s.ema = std::make_unique<optim::Ema>(s.model->parameters(), config.train.ema_decay);
+  s.loss_scaler = std::make_unique<optim::LossScaler>(config.loss_scale, config.train.precision);
+  s.spike_guard = std::make_unique<optim::SpikeGuard>(config.spike_guard);
   return session;
 }
 
@@ -83,6 +89,10 @@ void start_loader(Session& session, const data::LoaderState& state) {
   options.seq_len = config.train.seq_len;
   options.micro_batch_size = config.train.micro_batch_size;
   options.accumulation = session.accumulation;
+  options.accumulation_at = [config, ranks = data.size()](uint64_t position) {
+    return config::batch_size_at(config, static_cast<int64_t>(position)) / (config.train.micro_batch_size * ranks);
+  };
+  options.mask_document_starts = config.train.mask_document_starts;
   options.data_rank = data.rank();
   options.data_ranks = data.size();
   options.deadline = std::chrono::milliseconds(static_cast<int64_t>(config.comm.timeout_s * 1000));

@@ -12,6 +12,9 @@
 #include "data/loader.h"
 #include "models/model.h"
 #include "optim/adamw.h"
+#include "optim/ema.h"
+#include "optim/loss_scaler.h"
+#include "optim/spike_guard.h"
 #include "parallel/data_parallel.h"
 
 namespace trireme::train {
@@ -24,7 +27,7 @@ struct Progress {
 
 struct Session {
   config::Config config;     ///< resolved for this world
-  int64_t accumulation = 1;  ///< micro-batches of a step on each rank
+  int64_t accumulation = 1;  ///< micro-batches of a full step on each rank; see config/batch_ramp.h
   at::Device device = at::kCPU;
   std::shared_ptr<comm::Mesh> mesh;
   std::shared_ptr<const data::Dataset> dataset;
@@ -32,11 +35,13 @@ struct Session {
   std::unique_ptr<models::Model> model;
   std::unique_ptr<parallel::DataParallel> data_parallel;
   std::unique_ptr<optim::Adamw> optimizer;
+  std::unique_ptr<optim::Ema> ema;  ///< null: none
+  std::unique_ptr<optim::LossScaler> loss_scaler;
+  std::unique_ptr<optim::SpikeGuard> spike_guard;
   std::unique_ptr<data::Loader> loader;
   Progress progress;
 
   bool first_rank() const { return mesh->rank() == 0; }
-  int64_t tokens_per_step() const { return config.train.global_batch_size * config.train.seq_len; }
 };
 
 /// The type of activations.

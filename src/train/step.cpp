@@ -16,13 +16,26 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 // What all ranks must agree on before the update, in one small sum: the loss, whether a gradient is not finite, and
 // whether anyone wants to stop.
 struct Verdict {
-  double loss;
-  bool skip, stop;
+  double loss, z_loss;
+  bool not_finite, spike, stop;
 };
-Verdict agree(comm::Communicator& world, double loss, bool skip, bool stop) {
-  const at::Tensor values = at::tensor({loss, skip ? 1.0 : 0.0, stop ? 1.0 : 0.0}, at::kDouble);
+Verdict agree(comm::Communicator& world, const Verdict& mine) {
+  const auto number = [](bool yes) { return yes ? 1.0 : 0.0; };
+  const at::Tensor values =
+      at::tensor({mine.loss, mine.z_loss, number(mine.not_finite), number(mine.spike), number(mine.stop)}, at::kDouble);
   world.all_reduce(values);
-  return {values[0].item<double>(), values[1].item<double>() > 0, values[2].item<double>() > 0};
+  const auto at = [&](int64_t i) { return values[i].item<double>(); };
+  return {at(0), at(1), at(2) > 0, at(3) > 0, at(4) > 0};
+}
+
+models::Pass training_pass(const Session& s, const BatchTensors& batch) {
+  const config::Config& config = s.config;
+  models::Pass pass = config.train.document_mask
+                          ? models::make_document_pass(batch.tokens, s.dataset->end_of_text())
+                          : models::make_pass(batch.tokens.size(0), batch.tokens.size(1), s.device);
+  pass.dropout = {config.model.dropout, static_cast<uint64_t>(config.run.seed), batch.samples};
+  pass.recompute = config.train.recompute;
+  return pass;
 }
 
 }  // namespace
@@ -31,7 +44,9 @@ BatchTensors to_tensors(const data::Batch& batch, at::Device device) {
   const auto tensor = [&](const std::vector<int32_t>& ids) {
     return at::from_blob(const_cast<int32_t*>(ids.data()), {batch.rows, batch.seq_len}, at::kInt).to(device, at::kLong);
   };
-  return {tensor(batch.tokens), tensor(batch.labels)};
+  const at::Tensor samples = at::empty({batch.rows}, at::kLong);
+  std::copy(batch.sample_ids.begin(), batch.sample_ids.end(), samples.mutable_data_ptr<int64_t>());
+  return {tensor(batch.tokens), tensor(batch.labels), samples};
 }
 
 StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
@@ -48,35 +63,49 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   valid = s.mesh->data().all_reduce_scalar(valid);
   result.exposed_comm_seconds = seconds_since(counting);
   const double scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0;
+  const double loss_scale = result.loss_scale = s.loss_scaler->scale();
+  result.tokens = static_cast<int64_t>(batches.size()) * s.mesh->data().size() * s.config.train.micro_batch_size *
+                  s.config.train.seq_len;
 
   // Forward and backward of each micro-batch; on the last one, gradients are summed over ranks as units complete.
   s.data_parallel->begin_step(static_cast<int64_t>(batches.size()));
-  double loss = 0;
+  double loss = 0, z_loss = 0;
   for (const data::Batch& batch : batches) {
     const BatchTensors tensors = to_tensors(batch, s.device);
-    const at::Tensor share = models::loss(*s.model, tensors.tokens, tensors.labels, scale,
-                                          s.config.train.recompute == config::Recompute::full);
+    double z_part = 0;
+    const at::Tensor share =
+        models::loss(*s.model, tensors.tokens, tensors.labels, training_pass(s, tensors),
+                     {.scale = scale * loss_scale, .z_loss = s.config.train.z_loss, .z_part = &z_part});
     share.backward();
-    loss += share.item<double>();
+    loss += (share.item<double>() - z_part) / loss_scale;
+    z_loss += z_part / loss_scale;
   }
   s.data_parallel->finish_gradients();
 
   // Update. Every rank holds the same gradients and finds the same norm; whether to skip is agreed on all the same,
   // since ranks that took different ways here would never meet again.
   const std::vector<nn::Parameter*> parameters = s.model->parameters();
-  const optim::GradientNorm norm = optim::gradient_norm(parameters);
+  const optim::GradientNorm norm = optim::gradient_norm(parameters, loss_scale);
   const auto agreeing = std::chrono::steady_clock::now();
-  const Verdict verdict = agree(s.mesh->world(), loss, !norm.not_finite.empty(), wants_to_stop());
+  const Verdict verdict = agree(
+      s.mesh->world(), {loss, z_loss, !norm.not_finite.empty(), s.spike_guard->is_spike(norm.total), wants_to_stop()});
   result.exposed_comm_seconds += s.data_parallel->exposed_seconds() + seconds_since(agreeing);
   result.learning_rate = optim::learning_rate(s.config.lr_schedule, s.config.optimizer.lr, s.progress.step);
-  result.skipped = verdict.skip;
-  if (!result.skipped)
-    s.optimizer->step(result.learning_rate, optim::clip_coefficient(norm.total, s.config.train.clip_grad_norm));
+  result.skipped = verdict.not_finite || verdict.spike;
+  if (verdict.spike) result.usual_norm = s.spike_guard->median();
+  s.loss_scaler->update(!verdict.not_finite);
+  if (!result.skipped) {
+    s.optimizer->step(result.learning_rate,
+                      optim::clip_coefficient(norm.total, s.config.train.clip_grad_norm) / loss_scale);
+    if (s.ema) s.ema->update(s.optimizer->updates());
+    s.spike_guard->remember(norm.total);
+  }
 
   s.progress.step += 1;
-  s.progress.tokens += s.tokens_per_step();
+  s.progress.tokens += result.tokens;
   result.peak_memory_bytes = s.mesh->world().all_reduce_scalar(memory::peak_resident_bytes(), comm::ReduceOp::max);
   result.loss = verdict.loss;
+  result.z_loss = verdict.z_loss;
   result.stop = verdict.stop;
   result.grad_norm = norm.total;
   result.parameter_norms = norm.each;

@@ -14,8 +14,12 @@ struct StepResult {
   double loss = 0;       ///< mean over the valid tokens of the global batch, before the update
   double grad_norm = 0;  ///< global L2 norm before clipping
   double learning_rate = 0;
-  bool skipped = false;           ///< the norm was not finite, so weights and moments stayed as they were
-  std::string skipped_parameter;  ///< the first parameter whose gradient was not finite
+  double z_loss = 0;              ///< its share of what was minimised, beside `loss`
+  double loss_scale = 1;          ///< that this step ran with (fp16)
+  int64_t tokens = 0;             ///< of the global batch
+  bool skipped = false;           ///< weights and moments stayed as they were: the norm was not finite, or a spike
+  std::string skipped_parameter;  ///< the first parameter whose gradient was not finite; empty for a spike
+  double usual_norm = 0;          ///< of a spike: the median that the norm was compared with
   double data_seconds = 0, exposed_comm_seconds = 0;
   int64_t peak_memory_bytes = 0;        ///< the highest of all ranks
   bool stop = false;                    ///< some rank asked to stop
@@ -27,9 +31,10 @@ struct StepResult {
 /// everybody's.
 StepResult step(Session& session, const std::function<bool()>& wants_to_stop);
 
-/// tokens and labels of a batch as int64 tensors [rows, seq_len] on `device`.
+/// A batch as tensors: tokens and labels int64 [rows, seq_len] on `device`.
 struct BatchTensors {
   at::Tensor tokens, labels;
+  at::Tensor samples;  ///< [rows] int64 on the CPU: data::Batch::sample_ids
 };
 BatchTensors to_tensors(const data::Batch& batch, at::Device device);
 

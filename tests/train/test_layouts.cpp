@@ -246,6 +246,56 @@ TEST_F(Layouts, EveryGradientOfTheFirstStepInFp32) {
             std::to_string(row.workers) + " " + row.settings + base);
 }
 
+// Every architecture and everything that a step may have beside the plain loss: dropout's masks, documents, masked
+// labels that make ranks unequal, z-loss, a ramp, fp16's scale. All are drawn or counted by sample, so the layout
+// changes nothing.
+TEST_F(Layouts, EveryGradientOfEachArchitectureAndOption) {
+  const char* kOptions[] = {
+      "model.architecture=gpt model.kv_heads=6 model.tied=true",
+      "model.architecture=gpt model.kv_heads=6 model.tied=false model.dropout=0.2",
+      "model.qkv_bias=true model.sliding_window=9 model.tied=true",
+      "model.qk_norm=true model.rope_scaling.type=yarn model.rope_scaling.factor=2 model.dropout=0.1",
+      "train.document_mask=true train.mask_document_starts=true train.z_loss=0.01",
+      "model.architecture=gpt model.kv_heads=6 train.document_mask=true model.dropout=0.1 train.z_loss=0.01",
+  };
+  const Row rows[] = {{1, "train.micro_batch_size=4 train.recompute=selective"},
+                      {1, "train.micro_batch_size=12 train.recompute=full"},
+                      {2, "train.micro_batch_size=2 train.recompute=selective"},
+                      {3, "train.micro_batch_size=4"},
+                      {4, "train.micro_batch_size=1 train.recompute=full"}};
+  for (const char* options : kOptions) {
+    const std::string base = " train.precision=fp64 " + std::string(options);
+    const auto expected = run(1, "train.micro_batch_size=12" + base, 1);
+    for (const Row& row : rows)
+      compare(expected, run(row.workers, row.settings + base, 1), 1e-10,
+              std::to_string(row.workers) + " " + row.settings + base);
+  }
+}
+
+TEST_F(Layouts, ARampHasTheSameBatchesOnAnyNumberOfWorkers) {
+  const std::string base =
+      " train.precision=fp64 batch_ramp.start=4 batch_ramp.increment=4 batch_ramp.samples=16 model.dropout=0.1";
+  for (const int steps : {1, 3, 4}) {  // 4, 4 and 8 sequences, then 12
+    const auto expected = run(1, "train.micro_batch_size=4" + base, steps);
+    for (const char* row : {"2 train.micro_batch_size=1", "2 train.micro_batch_size=2", "4 train.micro_batch_size=1"})
+      compare(expected, run(row[0] - '0', row + 2 + base, steps), steps == 1 ? 1e-10 : 1e-9,
+              std::string(row) + " step " + std::to_string(steps));
+  }
+}
+
+// Masks that were the same at each step, or for each seed, would drop the same features for ever.
+TEST_F(Layouts, DropoutIsAnotherOneAtEachStepAndSeed) {
+  const std::string base = "train.micro_batch_size=12 train.precision=fp64 optimizer.lr=1e-300";
+  const auto loss = [&](const std::string& settings, int steps) {
+    return run(1, base + settings, steps).at("loss").item<double>();
+  };
+  // The weights stay as they are: without dropout a step differs from the same samples' next epoch in nothing.
+  EXPECT_NE(loss(" model.dropout=0.2", 1), loss("", 1));
+  EXPECT_EQ(loss(" model.dropout=0.2", 2), loss(" model.dropout=0.2", 2));
+  const double first = loss(" model.dropout=0.2", 1), other = loss(" model.dropout=0.2 run.seed=9", 1);
+  EXPECT_NE(first, other);
+}
+
 // After two updates: a fault in how weights are updated on other ranks than the first would show in their gradients.
 TEST_F(Layouts, EveryGradientOfTheThirdStep) {
   const std::string base = " train.precision=fp64 model.tied=true";

@@ -1,4 +1,4 @@
-#include "ops/swiglu.h"
+#include "ops/activation.h"
 
 #include <ATen/ATen.h>
 
@@ -12,7 +12,40 @@ at::Tensor reference::swiglu(const at::Tensor& gate_up) {
   return at::silu(parts[0]) * parts[1];
 }
 
+at::Tensor reference::gelu(const at::Tensor& x) { return at::gelu(x, "tanh"); }
+
 namespace {
+
+struct Gelu : torch::autograd::Function<Gelu> {
+  static at::Tensor forward(Context* context, const at::Tensor& input) {
+    const at::Tensor x = input.contiguous();
+    context->save_for_backward({x});
+    at::Tensor y = at::empty_like(x);
+    dispatch(x.scalar_type(), [&](auto element) {
+      using T = decltype(element);
+      const T* from = data<T>(x);
+      T* to = data<T>(y);
+      parallel_rows(x.numel(), 1, [&](int64_t begin, int64_t end) {
+        kernels<T>().gelu_forward(end - begin, from + begin, to + begin);
+      });
+    });
+    return y;
+  }
+
+  static Gradients backward(Context* context, Gradients gradients) {
+    const at::Tensor x = context->get_saved_variables()[0], dy = gradients[0].contiguous();
+    at::Tensor dx = at::empty_like(x);
+    dispatch(x.scalar_type(), [&](auto element) {
+      using T = decltype(element);
+      const T *from = data<T>(x), *upstream = data<T>(dy);
+      T* to = data<T>(dx);
+      parallel_rows(x.numel(), 1, [&](int64_t begin, int64_t end) {
+        kernels<T>().gelu_backward(end - begin, from + begin, upstream + begin, to + begin);
+      });
+    });
+    return {dx};
+  }
+};
 
 struct Swiglu : torch::autograd::Function<Swiglu> {
   static at::Tensor forward(Context* context, const at::Tensor& x) {
@@ -51,6 +84,8 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
 };
 
 }  // namespace
+
+at::Tensor gelu(const at::Tensor& x) { return on_cpu(x) ? Gelu::apply(x) : reference::gelu(x); }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
   return on_cpu(gate_up) ? Swiglu::apply(gate_up) : reference::swiglu(gate_up);

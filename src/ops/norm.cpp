@@ -1,0 +1,320 @@
+#include "ops/norm.h"
+
+#include <ATen/ATen.h>
+
+#include "ops/dispatch.h"
+#include "ops/function.h"
+
+namespace trireme::ops {
+
+at::Tensor reference::rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const at::Tensor wide = x.to(compute_type(x.scalar_type()));
+  const at::Tensor rstd = (wide.square().mean(-1, true) + eps).rsqrt();
+  return (wide * rstd * weight).to(x.scalar_type());
+}
+
+at::Tensor reference::layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) {
+  const at::Tensor wide = x.to(compute_type(x.scalar_type()));
+  const at::Tensor centered = wide - wide.mean(-1, true);
+  const at::Tensor rstd = (centered.square().mean(-1, true) + eps).rsqrt();
+  return (centered * rstd * weight + bias).to(x.scalar_type());
+}
+
+at::Tensor reference::qk_norm(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const at::Tensor& q_weight,
+                              const at::Tensor& k_weight, double eps) {
+  const int64_t head_dim = q_weight.numel();
+  const auto part = [&](int64_t first, int64_t count) { return qkv.narrow(-1, first * head_dim, count * head_dim); };
+  const auto normed = [&](const at::Tensor& x, const at::Tensor& weight) {
+    return rms_norm(x.unflatten(-1, {-1, head_dim}), weight, eps).flatten(-2);
+  };
+  return at::cat(
+      {normed(part(0, heads), q_weight), normed(part(heads, kv_heads), k_weight), part(heads + kv_heads, kv_heads)},
+      -1);
+}
+
+namespace {
+
+// Rows whose weight gradients are summed one after another; the blocks are then added in order. A split by shape, so
+// that the sum does not depend on how many threads there are.
+constexpr int64_t kBlock = 128;
+
+// A norm without a bias is RMSNorm, one with it is layer normalisation.
+struct Result {
+  at::Tensor h, y, mean, rstd;
+};
+
+int64_t rows_of(const at::Tensor& x) { return x.size(-1) == 0 ? 0 : x.numel() / x.size(-1); }
+
+// Elsewhere than on the CPU.
+Result plain_forward(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight, const at::Tensor& bias,
+                     double eps) {
+  const at::Tensor h = delta.defined() ? x + delta : x;
+  at::Tensor wide = h.to(compute_type(x.scalar_type())), mean;
+  if (bias.defined()) {
+    mean = wide.mean(-1, true);
+    wide = wide - mean;
+  }
+  const at::Tensor rstd = (wide.square().mean(-1, true) + eps).rsqrt();
+  at::Tensor y = wide * rstd * weight;
+  if (bias.defined()) y = y + bias;
+  return {h, y.to(x.scalar_type()), mean.defined() ? mean.reshape({-1}) : mean, rstd.reshape({-1})};
+}
+
+Result forward_pass(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight, const at::Tensor& bias,
+                    double eps) {
+  if (!on_cpu(x)) return plain_forward(x, delta, weight, bias, eps);
+  const int64_t cols = x.size(-1), rows = rows_of(x);
+  const at::Tensor source = x.contiguous(), addend = delta.defined() ? delta.contiguous() : delta;
+  const auto statistics = x.options().dtype(compute_type(x.scalar_type()));
+  Result result{delta.defined() ? at::empty_like(source) : source, at::empty_like(source),
+                bias.defined() ? at::empty({rows}, statistics) : at::Tensor(), at::empty({rows}, statistics)};
+  dispatch(x.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    using C = Compute<T>;
+    const T *from = data<T>(source), *add = data<T>(addend), *scale = data<T>(weight), *shift = data<T>(bias);
+    T *h = data<T>(result.h), *y = data<T>(result.y);
+    C *mean = data<C>(result.mean), *rstd = data<C>(result.rstd);
+    parallel_rows(rows, cols, [&](int64_t begin, int64_t end) {
+      const int64_t at = begin * cols;
+      const T* more = add == nullptr ? nullptr : add + at;
+      if (shift != nullptr)
+        kernels<T>().layer_norm_forward(end - begin, cols, from + at, more, scale, shift, static_cast<C>(eps), h + at,
+                                        y + at, mean + begin, rstd + begin);
+      else
+        kernels<T>().rms_norm_forward(end - begin, cols, from + at, more, scale, static_cast<C>(eps), h + at, y + at,
+                                      rstd + begin);
+    });
+  });
+  return result;
+}
+
+// What backward needs of a forward pass. `mean` is undefined for RMSNorm.
+struct Saved {
+  at::Tensor h, weight, mean, rstd;
+};
+
+struct Sinks {
+  GradientSink *weight = nullptr, *bias = nullptr;
+};
+
+at::Tensor plain_backward(const at::Tensor& dy, const Saved& saved, const at::Tensor& dh, const Sinks& sinks) {
+  const int64_t cols = saved.h.size(-1);
+  std::vector<int64_t> column = saved.h.sizes().vec();
+  column.back() = 1;
+  const auto type = compute_type(saved.h.scalar_type());
+  const at::Tensor upstream = dy.to(type), scale = saved.rstd.view(column), pushed = upstream * saved.weight;
+  at::Tensor normed = saved.h.to(type);
+  if (saved.mean.defined()) normed = normed - saved.mean.view(column);
+  normed = normed * scale;
+  at::Tensor dx = pushed - normed * (pushed * normed).mean(-1, true);
+  if (saved.mean.defined()) dx = dx - pushed.mean(-1, true);
+  dx = dx * scale;
+  if (dh.defined()) dx = dx + dh;
+  deliver(sinks.weight, (upstream * normed).reshape({-1, cols}).sum(0));
+  if (saved.mean.defined()) deliver(sinks.bias, upstream.reshape({-1, cols}).sum(0));
+  return dx.to(saved.h.scalar_type());
+}
+
+// dx of the norm plus dh (may be undefined); the weights' gradients go to their sinks.
+at::Tensor backward_pass(const at::Tensor& dy, const Saved& saved, const at::Tensor& dh, const Sinks& sinks) {
+  if (!on_cpu(saved.h)) return plain_backward(dy, saved, dh, sinks);
+  const int64_t cols = saved.h.size(-1), rows = rows_of(saved.h);
+  const at::Tensor upstream = dy.contiguous(), passed = dh.defined() ? dh.contiguous() : dh;
+  at::Tensor dx = at::empty_like(saved.h);
+  const int64_t blocks = (rows + kBlock - 1) / kBlock;
+  const at::Tensor dweight = at::zeros({std::max<int64_t>(blocks, 1), cols}, saved.rstd.options());
+  const at::Tensor dbias = saved.mean.defined() ? at::zeros_like(dweight) : at::Tensor();
+  dispatch(saved.h.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    using C = Compute<T>;
+    const T *from = data<T>(upstream), *value = data<T>(saved.h), *scale = data<T>(saved.weight),
+            *pass = data<T>(passed);
+    const C *mean = data<C>(saved.mean), *inverse = data<C>(saved.rstd);
+    T* to = data<T>(dx);
+    C *dw = data<C>(dweight), *db = data<C>(dbias);
+    parallel_rows(blocks, kBlock * cols, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t first = block * kBlock, count = std::min(kBlock, rows - first), at = first * cols;
+        const T* more = pass == nullptr ? nullptr : pass + at;
+        if (mean != nullptr)
+          kernels<T>().layer_norm_backward(count, cols, from + at, value + at, scale, mean + first, inverse + first,
+                                           more, to + at, dw + block * cols, db + block * cols);
+        else
+          kernels<T>().rms_norm_backward(count, cols, from + at, value + at, scale, inverse + first, more, to + at,
+                                         dw + block * cols);
+      }
+    });
+    for (int64_t block = 1; block < blocks; ++block) {
+      kernels<C>().add_to(cols, dw + block * cols, dw, true);
+      if (db != nullptr) kernels<C>().add_to(cols, db + block * cols, db, true);
+    }
+  });
+  deliver(sinks.weight, dweight[0]);
+  if (dbias.defined()) deliver(sinks.bias, dbias[0]);
+  return dx;
+}
+
+void save(Context* context, const Result& result, const at::Tensor& weight, int64_t sink, int64_t bias_sink) {
+  context->save_for_backward({result.h, weight, result.mean, result.rstd});
+  context->saved_data["sink"] = sink;
+  context->saved_data["bias_sink"] = bias_sink;
+}
+
+Saved saved_of(Context* context) {
+  const auto saved = context->get_saved_variables();
+  return {saved[0], saved[1], saved[2], saved[3]};
+}
+
+Sinks sinks_of(Context* context) { return {sink_of(context), sink_of(context, "bias_sink")}; }
+
+// `bias` may be empty: autograd::Function takes no undefined tensor.
+at::Tensor optional(const at::Tensor& bias) { return bias.numel() == 0 ? at::Tensor() : bias; }
+
+struct Norm : torch::autograd::Function<Norm> {
+  static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                            double eps, int64_t sink, int64_t bias_sink) {
+    const Result result = forward_pass(x, {}, weight, optional(bias), eps);
+    save(context, result, weight, sink, bias_sink);
+    return result.y;
+  }
+  static Gradients backward(Context* context, Gradients gradients) {
+    return {backward_pass(gradients[0], saved_of(context), {}, sinks_of(context)), {}, {}, {}, {}, {}};
+  }
+};
+
+struct AddNorm : torch::autograd::Function<AddNorm> {
+  static Gradients forward(Context* context, const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
+                           const at::Tensor& bias, double eps, int64_t sink, int64_t bias_sink) {
+    const Result result = forward_pass(x, delta, weight, optional(bias), eps);
+    save(context, result, weight, sink, bias_sink);
+    context->set_materialize_grads(false);
+    return {result.h, result.y};
+  }
+  static Gradients backward(Context* context, Gradients gradients) {
+    const Saved saved = saved_of(context);
+    // An unused output arrives undefined: without the norm's there is nothing for the weight, but its owner still
+    // counts on the contribution, so a zero goes the usual way.
+    const at::Tensor dy = gradients[1].defined() ? gradients[1] : at::zeros_like(saved.h);
+    const at::Tensor dx = backward_pass(dy, saved, gradients[0], sinks_of(context));
+    return {dx, dx, {}, {}, {}, {}, {}};
+  }
+};
+
+// The heads of every token are the rows of a norm; a block of kBlock tokens sums its weight gradients in order.
+struct QkNorm : torch::autograd::Function<QkNorm> {
+  static at::Tensor forward(Context* context, const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
+                            const at::Tensor& q_weight, const at::Tensor& k_weight, double eps, int64_t q_sink,
+                            int64_t k_sink) {
+    const int64_t head_dim = q_weight.numel(), width = qkv.size(-1), tokens = rows_of(qkv), normed = heads + kv_heads;
+    at::Tensor y = at::empty_like(qkv);
+    const at::Tensor rstd = at::empty({tokens, normed}, qkv.options().dtype(compute_type(qkv.scalar_type())));
+    dispatch(qkv.scalar_type(), [&](auto element) {
+      using T = decltype(element);
+      using C = Compute<T>;
+      const T *from = data<T>(qkv), *q = data<T>(q_weight), *k = data<T>(k_weight);
+      T* to = data<T>(y);
+      C* inverse = data<C>(rstd);
+      parallel_rows(tokens, width, [&](int64_t begin, int64_t end) {
+        for (int64_t token = begin; token < end; ++token) {
+          const T* x = from + token * width;
+          T* out = to + token * width;
+          C* r = inverse + token * normed;
+          kernels<T>().rms_norm_forward(heads, head_dim, x, nullptr, q, static_cast<C>(eps), nullptr, out, r);
+          kernels<T>().rms_norm_forward(kv_heads, head_dim, x + heads * head_dim, nullptr, k, static_cast<C>(eps),
+                                        nullptr, out + heads * head_dim, r + heads);
+          std::copy(x + normed * head_dim, x + width, out + normed * head_dim);
+        }
+      });
+    });
+    context->save_for_backward({qkv, q_weight, k_weight, rstd});
+    context->saved_data["heads"] = heads;
+    context->saved_data["sink"] = q_sink;
+    context->saved_data["k_sink"] = k_sink;
+    return y;
+  }
+
+  static Gradients backward(Context* context, Gradients gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &qkv = saved[0], &q_weight = saved[1], &k_weight = saved[2], &rstd = saved[3];
+    const int64_t heads = context->saved_data["heads"].toInt(), head_dim = q_weight.numel(), normed = rstd.size(1),
+                  kv_heads = normed - heads, width = qkv.size(-1), tokens = rows_of(qkv);
+    const at::Tensor upstream = gradients[0].contiguous();
+    at::Tensor dqkv = at::empty_like(qkv);
+    const int64_t blocks = (tokens + kBlock - 1) / kBlock;
+    const at::Tensor sums = at::zeros({std::max<int64_t>(blocks, 1), 2 * head_dim}, rstd.options());
+    dispatch(qkv.scalar_type(), [&](auto element) {
+      using T = decltype(element);
+      using C = Compute<T>;
+      const T *dy = data<T>(upstream), *x = data<T>(qkv), *q = data<T>(q_weight), *k = data<T>(k_weight);
+      const C* inverse = data<C>(rstd);
+      T* to = data<T>(dqkv);
+      C* sum = data<C>(sums);
+      parallel_rows(blocks, kBlock * width, [&](int64_t begin, int64_t end) {
+        for (int64_t token = begin * kBlock; token < std::min(end * kBlock, tokens); ++token) {
+          const int64_t at = token * width, keys = at + heads * head_dim, values = at + normed * head_dim;
+          C* dw = sum + token / kBlock * 2 * head_dim;
+          kernels<T>().rms_norm_backward(heads, head_dim, dy + at, x + at, q, inverse + token * normed, nullptr,
+                                         to + at, dw);
+          kernels<T>().rms_norm_backward(kv_heads, head_dim, dy + keys, x + keys, k, inverse + token * normed + heads,
+                                         nullptr, to + keys, dw + head_dim);
+          std::copy(dy + values, dy + at + width, to + values);
+        }
+      });
+      for (int64_t block = 1; block < blocks; ++block)
+        kernels<C>().add_to(2 * head_dim, sum + block * 2 * head_dim, sum, true);
+    });
+    deliver(sink_of(context), sums[0].narrow(0, 0, head_dim));
+    deliver(sink_of(context, "k_sink"), sums[0].narrow(0, head_dim, head_dim));
+    return {dqkv, {}, {}, {}, {}, {}, {}, {}};
+  }
+};
+
+// Qwen's norm elsewhere than on the CPU: the plain norm on a copy of each part.
+at::Tensor plain_qk_norm(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const Weight& q_weight,
+                         const Weight& k_weight, double eps) {
+  const int64_t head_dim = q_weight.value.numel();
+  const auto normed = [&](int64_t first, int64_t count, const Weight& weight) {
+    const at::Tensor part = qkv.narrow(-1, first * head_dim, count * head_dim);
+    return rms_norm(part.unflatten(-1, {-1, head_dim}), weight, eps).flatten(-2);
+  };
+  return at::cat({normed(0, heads, q_weight), normed(heads, kv_heads, k_weight),
+                  qkv.narrow(-1, (heads + kv_heads) * head_dim, kv_heads * head_dim)},
+                 -1);
+}
+
+at::Tensor no_bias(const Weight& weight) { return at::empty({0}, weight.value.options()); }
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const Weight& weight, double eps) {
+  return Norm::apply(x, weight.value, no_bias(weight), eps, pointer(weight.sink), pointer(nullptr));
+}
+
+std::tuple<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight,
+                                                double eps) {
+  const Gradients out =
+      AddNorm::apply(x, delta, weight.value, no_bias(weight), eps, pointer(weight.sink), pointer(nullptr));
+  return {out[0], out[1]};
+}
+
+at::Tensor layer_norm(const at::Tensor& x, const Weight& weight, const Weight& bias, double eps) {
+  return Norm::apply(x, weight.value, bias.value, eps, pointer(weight.sink), pointer(bias.sink));
+}
+
+std::tuple<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight,
+                                                  const Weight& bias, double eps) {
+  const Gradients out =
+      AddNorm::apply(x, delta, weight.value, bias.value, eps, pointer(weight.sink), pointer(bias.sink));
+  return {out[0], out[1]};
+}
+
+at::Tensor qk_norm(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const Weight& q_weight,
+                   const Weight& k_weight, double eps) {
+  TRIREME_CHECK(qkv.size(-1) == (heads + 2 * kv_heads) * q_weight.value.numel(),
+                "{} features for {} + 2 x {} heads of {}", qkv.size(-1), heads, kv_heads, q_weight.value.numel());
+  if (!on_cpu(qkv)) return plain_qk_norm(qkv, heads, kv_heads, q_weight, k_weight, eps);
+  return QkNorm::apply(qkv.contiguous(), heads, kv_heads, q_weight.value, k_weight.value, eps, pointer(q_weight.sink),
+                       pointer(k_weight.sink));
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,36 @@
+#include "optim/ema.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+namespace trireme::optim {
+
+Ema::Ema(std::vector<nn::Parameter*> parameters, double decay) : parameters_(std::move(parameters)), decay_(decay) {
+  for (const nn::Parameter* parameter : parameters_) averages_.push_back(at::zeros_like(parameter->master()));
+}
+
+void Ema::update(int64_t updates) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (updates == 1)
+      averages_[i].copy_(parameters_[i]->master());
+    else
+      averages_[i].lerp_(parameters_[i]->master(), 1 - decay_);
+  }
+}
+
+EmaScope::EmaScope(const Ema& ema) : ema_(ema) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < ema.parameters().size(); ++i) {
+    at::Tensor value = ema.parameters()[i]->value();
+    kept_.push_back(value.clone());
+    value.copy_(ema.averages()[i]);
+  }
+}
+
+EmaScope::~EmaScope() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < kept_.size(); ++i) ema_.parameters()[i]->value().copy_(kept_[i]);
+}
+
+}  // namespace trireme::optim
