@@ -16,6 +16,7 @@ void add_launch(CLI::App& app);
 void add_data(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_convert(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_report(CLI::App& app);
 void add_bench(CLI::App& app);

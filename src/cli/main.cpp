@@ -35,6 +35,7 @@ void add_commands(CLI::App& app) {
   trireme::cli::add_data(app);
   trireme::cli::add_generate(app);
   trireme::cli::add_eval(app);
+  trireme::cli::add_convert(app);
   trireme::cli::add_inspect(app);
   trireme::cli::add_report(app);
   trireme::cli::add_bench(app);

@@ -285,12 +285,18 @@ void resume_or_start(Session& session, const checkpoint::Store& store,
   start_loader(session, {});
 }
 
-void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader, Weights weights) {
-  const std::vector<Holding> holdings = weights_of(model, weights == Weights::average ? "ema." : "model.");
-  if (weights == Weights::average &&
-      reader.find(holdings.at(0).prefix + holdings.at(0).parameter->parts().at(0).name) == nullptr)
+void require_average(const checkpoint::CheckpointReader& reader) {
+  const auto& tensors = reader.tensors();
+  const bool has =
+      std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.name.starts_with("ema."); });
+  if (!has)
     throw_input("{} has no moving average of the weights: it was trained without train.ema_decay",
                 reader.folder().string());
+}
+
+void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader, Weights weights) {
+  const std::vector<Holding> holdings = weights_of(model, weights == Weights::average ? "ema." : "model.");
+  if (weights == Weights::average) require_average(reader);
   read_into(reader, holdings);
   refuse_not_finite(holdings, reader);
   refresh_values(model);

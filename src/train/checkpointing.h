@@ -36,6 +36,9 @@ enum class Weights {
   average,  ///< their moving average (train.ema_decay)
 };
 
+/// Throws InputError when a checkpoint has no moving average.
+void require_average(const checkpoint::CheckpointReader& reader);
+
 /// Fills the weights of a model (not the optimizer) from a checkpoint. InputError when it has no average and that is
 /// wanted.
 void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader, Weights weights = Weights::trained);

@@ -10,6 +10,18 @@
 
 namespace trireme::train {
 
+/// What a checkpoint holds, before a model is made of it.
+struct CheckpointParts {
+  checkpoint::CheckpointReader reader;
+  describe::ModelShape shape;
+  config::Config config;  ///< of the run
+  data::Tokenizer tokenizer;
+};
+
+/// `path`: a step folder, or a run folder (its newest complete checkpoint). The tokenizer is the copy in the run
+/// folder; InputError when it is not the one that the model was trained with.
+CheckpointParts open_checkpoint(const std::filesystem::path& path);
+
 struct LoadedModel {
   std::unique_ptr<models::Model> model;
   data::Tokenizer tokenizer;
@@ -21,8 +33,7 @@ struct LoadedModel {
   std::filesystem::path eval_path;  ///< held-out data that it was trained with; may be empty or gone
 };
 
-/// `path`: a step folder, or a run folder (its newest complete checkpoint). The tokenizer is the copy in the run
-/// folder.
+/// `path` as open_checkpoint() has it.
 LoadedModel load_model(const std::filesystem::path& path, Weights weights = Weights::trained);
 
 /// Where a run keeps the copy of its tokenizer.

@@ -1,0 +1,200 @@
+#include "exchange/hf_export.h"
+
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "exchange/hf_config.h"
+#include "exchange/hf_names.h"
+#include "exchange/hf_tokenizer.h"
+
+namespace trireme::exchange {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+at::ScalarType torch_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return at::kFloat;
+    case DType::bf16:
+      return at::kBFloat16;
+    case DType::f16:
+      return at::kHalf;
+    default:
+      throw_internal("no export as {}", name_of(dtype));
+  }
+}
+
+std::string_view torch_name(DType dtype) {
+  return dtype == DType::f32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
+}
+
+int64_t elements(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+struct Shard {
+  std::string name;
+  std::vector<HfTensor> tensors;
+  int64_t bytes = 0;
+};
+
+std::vector<Shard> cut_into_shards(std::vector<HfTensor> tensors, const HfExportOptions& options) {
+  std::vector<Shard> shards(1);
+  for (HfTensor& tensor : tensors) {
+    const int64_t bytes = elements(tensor.shape) * size_of(options.dtype);
+    if (!shards.back().tensors.empty() && shards.back().bytes + bytes > options.most_shard_bytes) shards.emplace_back();
+    shards.back().bytes += bytes;
+    shards.back().tensors.push_back(std::move(tensor));
+  }
+  for (size_t i = 0; i < shards.size(); ++i)
+    shards[i].name = shards.size() == 1 ? "model.safetensors"
+                                        : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+  return shards;
+}
+
+/// Reads logical tensors and gives them the form that transformers wants.
+class Source {
+ public:
+  Source(const checkpoint::CheckpointReader& reader, const HfExportOptions& options)
+      : reader_(reader), options_(options) {}
+
+  at::Tensor get(const HfTensor& wanted) const {
+    std::vector<at::Tensor> parts;
+    for (const std::string& name : wanted.parts) parts.push_back(read(options_.prefix + name));
+    at::Tensor tensor = parts.size() == 1 ? parts[0] : at::cat(parts);
+    parts.clear();
+    if (wanted.transposed) tensor = tensor.t();
+    TRIREME_CHECK(tensor.sizes() == wanted.shape, "{} has another shape than the table says", wanted.name);
+    tensor = tensor.to(torch_type(options_.dtype)).contiguous();
+    if (!tensor.isfinite().all().item<bool>())
+      throw_input("{} of {} holds values that are not finite{}", fmt::join(wanted.parts, ", "),
+                  reader_.folder().string(),
+                  options_.dtype == DType::f16 ? " as fp16, which ends at 65,504; --dtype bf16 works" : "");
+    return tensor;
+  }
+
+  /// All faults at once, before a byte is written.
+  void check(const std::vector<HfTensor>& tensors) const {
+    std::vector<std::string> faults;
+    for (const HfTensor& tensor : tensors)
+      for (const std::string& part : tensor.parts)
+        if (reader_.find(options_.prefix + part) == nullptr)
+          faults.push_back(fmt::format("{} has no tensor {}{}", reader_.folder().string(), options_.prefix, part));
+    if (!faults.empty()) throw InputError(faults);
+  }
+
+ private:
+  at::Tensor read(const std::string& name) const {
+    const checkpoint::LogicalTensor& logical = *reader_.find(name);
+    const at::Tensor tensor = at::empty(logical.shape, logical.dtype == DType::f64 ? at::kDouble : at::kFloat);
+    const checkpoint::Target target{name,
+                                    logical.shape,
+                                    {std::vector<int64_t>(logical.shape.size(), 0), logical.shape},
+                                    logical.dtype,
+                                    static_cast<std::byte*>(tensor.data_ptr())};
+    reader_.read({&target, 1});
+    return tensor;
+  }
+
+  const checkpoint::CheckpointReader& reader_;
+  const HfExportOptions& options_;
+};
+
+/// Format: huggingface/safetensors README.md, "Format"; the header is padded so that values start at a multiple of 8.
+std::string header_of(const Shard& shard, DType dtype) {
+  Json json = {{"__metadata__", {{"format", "pt"}}}};
+  int64_t at = 0;
+  for (const HfTensor& tensor : shard.tensors) {
+    const int64_t end = at + elements(tensor.shape) * size_of(dtype);
+    json[tensor.name] = {{"dtype", name_of(dtype)}, {"shape", tensor.shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = json.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
+}
+
+void write_shard(const Shard& shard, const Source& source, DType dtype, const fs::path& folder) {
+  write_file_durably(folder / shard.name, [&](int fd, const fs::path& path) {
+    write_all(fd, header_of(shard, dtype), path);
+    for (const HfTensor& wanted : shard.tensors) {
+      const at::Tensor tensor = source.get(wanted);
+      write_all(fd, {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}, path);
+    }
+  });
+}
+
+std::string index_of(const std::vector<Shard>& shards) {
+  Json map = Json::object();
+  int64_t bytes = 0;
+  for (const Shard& shard : shards) {
+    bytes += shard.bytes;
+    for (const HfTensor& tensor : shard.tensors) map[tensor.name] = shard.name;
+  }
+  return Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(2) + "\n";
+}
+
+void refuse_occupied(const fs::path& out) {
+  std::error_code ignored;
+  if (!fs::exists(out, ignored)) return;
+  if (!fs::is_directory(out, ignored)) throw_input("{} is a file; name a folder that does not exist yet", out.string());
+  if (!fs::is_empty(out, ignored))
+    throw_input("{} is not empty; name a folder that does not exist yet, or remove what is in it", out.string());
+}
+
+}  // namespace
+
+HfExportReport export_to_hf(const checkpoint::CheckpointReader& reader, const describe::ModelShape& shape,
+                            const data::Tokenizer& tokenizer, const fs::path& out, const HfExportOptions& options) {
+  HfExportReport report;
+  report.architecture = hf_architecture(shape);
+  // Found with transformers 5.24 (models/auto/tokenization_auto.py, MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS).
+  if (report.architecture == "Qwen2ForCausalLM")
+    report.note =
+        "AutoTokenizer of transformers 5 cuts text with Qwen's own pattern in every qwen2 folder, whatever its "
+        "tokenizer.json says; PreTrainedTokenizerFast.from_pretrained reads the file";
+  refuse_occupied(out);
+  const Source source(reader, options);
+  std::vector<HfTensor> tensors = hf_tensors(shape);
+  source.check(tensors);
+  report.tensors = static_cast<int64_t>(tensors.size());
+  const std::vector<Shard> shards = cut_into_shards(std::move(tensors), options);
+
+  // Under another name until it is complete, so that nobody loads a half of it.
+  const fs::path target = fs::absolute(out).lexically_normal();
+  const fs::path named = target.has_filename() ? target : target.parent_path();
+  const fs::path partial = named.string() + ".partial";
+  fs::remove_all(partial);
+  make_directories(partial);
+  try {
+    for (const Shard& shard : shards) {
+      write_shard(shard, source, options.dtype, partial);
+      report.bytes += shard.bytes;
+    }
+    report.files = static_cast<int64_t>(shards.size());
+    if (shards.size() > 1) write_file_durably(partial / "model.safetensors.index.json", index_of(shards));
+    const int32_t end = tokenizer.end_of_text();
+    write_file_durably(partial / "config.json", hf_config(shape, torch_name(options.dtype), end));
+    write_file_durably(partial / "generation_config.json", hf_generation_config(end));
+    write_file_durably(partial / "tokenizer.json", hf_tokenizer(tokenizer));
+    write_file_durably(partial / "tokenizer_config.json", hf_tokenizer_config(tokenizer, shape.max_seq_len));
+    fs::rename(partial, named);  // over an empty folder too
+    sync_directory(named.parent_path());
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(partial, ignored);
+    throw;
+  }
+  return report;
+}
+
+}  // namespace trireme::exchange
