@@ -102,8 +102,9 @@ struct CheckpointConfig {
 };
 
 struct EvalConfig {
-  int64_t interval = 500;  ///< steps; 0: never
-  int64_t tokens = 0;      ///< at most so many tokens an evaluation; 0: the whole held-out text
+  int64_t interval = 500;         ///< steps; 0: never
+  int64_t tokens = 0;             ///< at most so many tokens of each set; 0: the whole held-out text
+  std::vector<std::string> sets;  ///< "NAME=FOLDER" of more held-out sets, see named_path.h; absolute after loading
 };
 
 struct MetricsConfig {

@@ -302,14 +302,21 @@ void add_running(std::vector<Option>& table) {
              "A checkpoint of another run whose weights this one starts from, when run.dir has none to resume. "
              "A relative path starts at the working folder. Empty: weights are drawn from run.seed.")
           .changeable());
-  table.push_back(Option("eval.interval", at(&Config::eval, &EvalConfig::interval),
-                         "Steps between evaluations on data.eval_path; there is one after the last step too. 0: never.")
-                      .at_least(0)
-                      .changeable());
+  table.push_back(
+      Option("eval.interval", at(&Config::eval, &EvalConfig::interval),
+             "Steps between evaluations, of data.eval_path and eval.sets; there is one after the last step too. 0: "
+             "never.")
+          .at_least(0)
+          .changeable());
   table.push_back(Option("eval.tokens", at(&Config::eval, &EvalConfig::tokens),
-                         "At most so many tokens in an evaluation. 0: the whole held-out text.")
+                         "At most so many tokens of each held-out set. 0: the whole text.")
                       .at_least(0)
                       .changeable());
+  table.push_back(
+      Option("eval.sets", at(&Config::eval, &EvalConfig::sets),
+             "More held-out sets besides data.eval_path, as \"NAME=FOLDER\" of prepared token shards; their metrics "
+             "end in /NAME. A relative folder starts at the folder of the config file.")
+          .changeable());
   table.push_back(Option("metrics.interval", at(&Config::metrics, &MetricsConfig::interval),
                          "Steps between lines of metrics, on the terminal and in metrics.jsonl. 1: every step.")
                       .at_least(1)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "config/named_path.h"
 #include "describe/divisors.h"
 
 namespace trireme::config {
@@ -71,6 +72,16 @@ void check_data(const Config& config, Checks& checks) {
   }
 }
 
+void check_eval(const Config& config, Checks& checks) {
+  std::vector<std::string> faults = named_path_faults("eval.sets", config.eval.sets);
+  checks.faults.insert(checks.faults.end(), faults.begin(), faults.end());
+  for (const std::string& text : config.eval.sets) {
+    const NamedPath named = to_named_path(text);
+    checks.require(named.path != config.data.path, {"data.path"},
+                   "eval.sets has {}, which is data.path: held-out text has to be another", text);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> cross_check(const Config& config, const std::set<std::string>& bad) {
@@ -95,6 +106,7 @@ std::vector<std::string> cross_check(const Config& config, const std::set<std::s
                  global, micro, describe::either(describe::nearest_multiples(micro, global)));
   check_schedule(config, checks);
   check_data(config, checks);
+  check_eval(config, checks);
   return std::move(checks.faults);
 }
 

@@ -59,9 +59,10 @@ std::string skipped_line(const StepRecord& record, int64_t total_steps) {
 }
 
 std::string evaluation_line(const EvalRecord& record, int64_t total_steps) {
-  return fmt::format("{}  loss {}  {:.4f} bits/byte  held-out: {} tokens, {} of text, {}",
+  return fmt::format("{}  loss {}  {:.4f} bits/byte  {}: {} tokens, {} of text, {}",
                      head("eval", record.step, total_steps), decimal(record.eval_loss, 7, 4), record.eval_bits_per_byte,
-                     thousands(record.tokens), short_bytes(record.bytes), short_duration(record.seconds));
+                     record.set.empty() ? "held-out" : record.set, thousands(record.tokens), short_bytes(record.bytes),
+                     short_duration(record.seconds));
 }
 
 Console::Console(const ConsoleOptions& options) : options_(options), bar_(options.progress_fd) {}

@@ -1,8 +1,9 @@
-// RUN/metrics.jsonl: one JSON object a line, a line for each reported step and one for each evaluation.
+// RUN/metrics.jsonl: one JSON object a line, a line for each reported step and one for each evaluated set.
 //
 // A step:        step loss grad_norm lr tokens tokens_per_second mfu step_time_s data_time_s comm_exposed_s
 //                peak_memory_bytes [layer_grad_norms {name: norm}] [skipped true, skipped_parameter]
-// An evaluation: step eval_loss eval_bits_per_byte eval_tokens eval_bytes
+// An evaluation: step eval_loss eval_bits_per_byte eval_tokens eval_bytes; of a set with a name, each key but step ends
+//                in /NAME
 // in this order. Numbers read back to the same bits. JSON has no NaN and no infinity: they are written as the strings
 // "NaN", "Infinity" and "-Infinity", so that every line stays JSON, and float() of most languages reads them.
 //
@@ -37,8 +38,8 @@ class MetricsFile {
   /// written.
   int64_t rewind(int64_t step);
 
-  /// Whether there is a line of an evaluation after `step`.
-  bool has_evaluation(int64_t step) const;
+  /// Whether a line of `step` has `key`.
+  bool has(int64_t step, const std::string& key) const;
 
   void append(const StepRecord& record);
   void append(const EvalRecord& record);

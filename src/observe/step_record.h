@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,14 +30,21 @@ struct StepRecord {
   double seconds_left = 0;  ///< until the last step; for a person only, not in metrics.jsonl. Negative: not known
 };
 
-/// One pass over the held-out windows.
+/// One pass over the windows of a held-out set.
 struct EvalRecord {
   int64_t step = 0;               ///< finished steps at that moment
+  std::string set = {};           ///< its name in eval.sets; empty: data.eval_path
   double eval_loss = 0;           ///< mean over `tokens`, in nats
   double eval_bits_per_byte = 0;  ///< sum of the losses / ln 2 / `bytes`
   int64_t tokens = 0;             ///< that were predicted
   int64_t bytes = 0;              ///< of text that they stand for
   double seconds = 0;             ///< for a person only, not in metrics.jsonl
 };
+
+/// The key of a number of an evaluation: "eval_loss", or "eval_loss/NAME" for what has a name.
+inline std::string eval_key(std::string_view number, std::string_view name) {
+  std::string key(number);
+  return name.empty() ? key : key.append("/").append(name);
+}
 
 }  // namespace trireme::observe

@@ -139,8 +139,8 @@ void TensorBoardFile::append(const StepRecord& record) {
 }
 
 void TensorBoardFile::append(const EvalRecord& record) {
-  const std::array<Scalar, 2> values = {
-      {{"eval/loss", record.eval_loss}, {"eval/bits_per_byte", record.eval_bits_per_byte}}};
+  const std::string loss = eval_key("eval/loss", record.set), bits = eval_key("eval/bits_per_byte", record.set);
+  const std::array<Scalar, 2> values = {{{loss, record.eval_loss}, {bits, record.eval_bits_per_byte}}};
   scalars(record.step, values);
 }
 

@@ -32,7 +32,7 @@ LoadedModel load_model(const std::filesystem::path& path) {
       entry.step,
       config.train.seq_len,
       config.train.micro_batch_size,
-      config.data.eval_path};
+      held_out_sets(config)};
   const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
   if (hash != loaded.tokenizer.hash())
     throw_input("{} is not the tokenizer that {} was trained with: its hash is {}, expected {}",

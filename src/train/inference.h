@@ -3,7 +3,9 @@
 
 #include <filesystem>
 #include <memory>
+#include <vector>
 
+#include "config/named_path.h"
 #include "data/tokenizer.h"
 #include "models/model.h"
 
@@ -16,7 +18,7 @@ struct LoadedModel {
   int64_t step = 0;
   int64_t seq_len = 0;  ///< that it was trained with
   int64_t micro_batch_size = 1;
-  std::filesystem::path eval_path;  ///< held-out data that it was trained with; may be empty or gone
+  std::vector<config::NamedPath> held_out;  ///< sets that it was evaluated on in training; they may be gone
 };
 
 /// `path`: a step folder, or a run folder (its newest complete checkpoint). The tokenizer is the copy in the run

@@ -55,11 +55,9 @@ void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesys
   report.train_documents = session_.dataset->document_count();
   report.train_tokens = session_.dataset->token_count();
   report.train_bytes = session_.dataset->text_bytes();
-  if (session_.eval_dataset != nullptr) {
-    report.eval_documents = session_.eval_dataset->document_count();
-    report.eval_tokens = session_.eval_dataset->token_count();
-    report.eval_bytes = session_.eval_dataset->text_bytes();
-  }
+  for (const auto& [name, dataset] : session_.held_out)
+    report.held_out.push_back(
+        {{name, dataset->folder()}, dataset->document_count(), dataset->token_count(), dataset->text_bytes()});
   report.first_step = session_.progress.step;
   report.resumed_from = resumed_from;
   console_.print(observe::to_text(report));
@@ -101,10 +99,11 @@ void Reporter::step(const StepResult& result) {
   console_.progress(step, result.loss, meter_->seconds_left(step));
 }
 
-void Reporter::evaluation(const Evaluation& evaluation) {
+void Reporter::evaluation(const std::string& set, const Evaluation& evaluation) {
   if (metrics_ == nullptr) return;
   observe::EvalRecord record;
   record.step = session_.progress.step;
+  record.set = set;
   record.eval_loss = evaluation.loss;
   record.eval_bits_per_byte = evaluation.bits_per_byte;
   record.tokens = evaluation.tokens;
@@ -115,8 +114,8 @@ void Reporter::evaluation(const Evaluation& evaluation) {
   console_.evaluation(record);
 }
 
-bool Reporter::lacks_evaluation() const {
-  return metrics_ != nullptr && !metrics_->has_evaluation(session_.progress.step);
+bool Reporter::lacks(const std::string& key) const {
+  return metrics_ != nullptr && !metrics_->has(session_.progress.step, key);
 }
 
 void Reporter::sync() {

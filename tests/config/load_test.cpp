@@ -58,7 +58,7 @@ lr_schedule = { name = "linear", warmup_steps = 1, steps = 20, decay_steps = 4, 
 parallel = { data = 2 }
 comm = { backend = "shm", timeout_s = 5 }
 checkpoint = { interval = 2, keep = 0, resume = false, load = "/k" }
-eval = { interval = 3, tokens = 100 }
+eval = { interval = 3, tokens = 100, sets = ["wiki=../w", "a.b-c_1=/x=y"] }
 metrics = { interval = 1, layer_grad_norms = true }
 memory = { caching_allocator = false }
 )",
@@ -72,6 +72,7 @@ memory = { caching_allocator = false }
   EXPECT_EQ(config.data.eval_path, "/c");
   EXPECT_THAT(config.data.text, ElementsAre("/folder/t/*.txt"));
   EXPECT_THAT(config.data.eval_text, ElementsAre("/folder/u", "/v"));
+  EXPECT_THAT(config.eval.sets, ElementsAre("wiki=/w", "a.b-c_1=/x=y"));
   EXPECT_EQ(config.train.precision, Precision::fp64);
   EXPECT_EQ(config.train.recompute, Recompute::full);
   EXPECT_EQ(config.optimizer.lr, 1.0);  // an integer is a number
@@ -217,6 +218,15 @@ TEST(Faults, EachWithItsKeyAndWhatWorks) {
        "data.text and data.eval_text have to be empty"},
       {"held-out text without a folder", {"data.eval_text=a"}, "data.eval_path, the folder"},
       {"held-out is training", {"data.eval_path=data"}, "held-out text has to be another"},
+      {"set without a name",
+       {"eval.sets=books/a b"},
+       R"(eval.sets has "books/a b": expected NAME=PATH; write "a_b=books/a b")"},
+      {"set with a broken name", {"eval.sets=a/b=c"}, "\"a_b=c\" would do"},
+      {"set with an empty name", {"eval.sets=[\"=c\"]"}, R"("name=c" would do)"},
+      {"set without a folder", {"eval.sets=wiki="}, R"(eval.sets has "wiki=": the path after '=' is missing)"},
+      {"empty set", {"eval.sets=[\"\"]"}, "found an empty text"},
+      {"two sets of a name", {"eval.sets=[\"a=b\", \"a=c\"]"}, R"(eval.sets has the name "a" twice)"},
+      {"set is training", {"eval.sets=a=data"}, "eval.sets has a=/folder/data, which is data.path"},
       {"tokenizer larger than the model",
        {"data.text=a", "data.vocab=5000"},
        "data.vocab = 5000 is more than model.vocab = 4096"},
