@@ -102,9 +102,10 @@ struct CheckpointConfig {
 };
 
 struct EvalConfig {
-  int64_t interval = 500;         ///< steps; 0: never
-  int64_t tokens = 0;             ///< at most so many tokens of each set; 0: the whole held-out text
-  std::vector<std::string> sets;  ///< "NAME=FOLDER" of more held-out sets, see named_path.h; absolute after loading
+  int64_t interval = 500;            ///< steps; 0: never
+  int64_t tokens = 0;                ///< at most so many tokens of each set; 0: the whole held-out text
+  std::vector<std::string> sets;     ///< "NAME=FOLDER" of more held-out sets, see named_path.h; absolute after loading
+  std::vector<std::string> choices;  ///< "NAME=FILE" of multiple-choice questions, see data/choices.h; likewise
 };
 
 struct MetricsConfig {

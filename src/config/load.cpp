@@ -342,11 +342,13 @@ class Loader {
     for (auto* texts : {&config.data.text, &config.data.eval_text}) {
       for (std::string& text : *texts) text = absolute(text, folder_).string();
     }
-    for (std::string& text : config.eval.sets) {
-      NamedPath named = to_named_path(text);
-      if (named.name.empty() || named.path.empty()) continue;  // a fault, which is shown as it was written
-      named.path = absolute(named.path, folder_);
-      text = to_text(named);
+    for (auto* texts : {&config.eval.sets, &config.eval.choices}) {
+      for (std::string& text : *texts) {
+        NamedPath named = to_named_path(text);
+        if (named.name.empty() || named.path.empty()) continue;  // a fault, which is shown as it was written
+        named.path = absolute(named.path, folder_);
+        text = to_text(named);
+      }
     }
     if (config.run.dir.empty()) config.run.dir = std::filesystem::path("runs") / std::filesystem::path(name_).stem();
     config.run.dir = absolute(config.run.dir, here);

@@ -73,8 +73,8 @@ void check_data(const Config& config, Checks& checks) {
 }
 
 void check_eval(const Config& config, Checks& checks) {
-  std::vector<std::string> faults = named_path_faults("eval.sets", config.eval.sets);
-  checks.faults.insert(checks.faults.end(), faults.begin(), faults.end());
+  for (const auto& [key, texts] : {std::pair("eval.sets", config.eval.sets), {"eval.choices", config.eval.choices}})
+    for (std::string& fault : named_path_faults(key, texts)) checks.faults.push_back(std::move(fault));
   for (const std::string& text : config.eval.sets) {
     const NamedPath named = to_named_path(text);
     checks.require(named.path != config.data.path, {"data.path"},

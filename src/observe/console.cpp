@@ -65,6 +65,12 @@ std::string evaluation_line(const EvalRecord& record, int64_t total_steps) {
                      short_duration(record.seconds));
 }
 
+std::string choices_line(const ChoiceRecord& record, int64_t total_steps) {
+  return fmt::format("{}  acc  {:.4f}   acc_norm {:.4f}   {}: {} questions, {}", head("eval", record.step, total_steps),
+                     record.acc, record.acc_norm, record.suite, thousands(record.questions),
+                     short_duration(record.seconds));
+}
+
 Console::Console(const ConsoleOptions& options) : options_(options), bar_(options.progress_fd) {}
 
 void Console::step(const StepRecord& record) {
@@ -76,6 +82,7 @@ void Console::step(const StepRecord& record) {
 }
 
 void Console::evaluation(const EvalRecord& record) { write_line(evaluation_line(record, options_.total_steps)); }
+void Console::choices(const ChoiceRecord& record) { write_line(choices_line(record, options_.total_steps)); }
 
 void Console::checkpoint(int64_t step, const std::filesystem::path& path, int64_t bytes, double seconds) {
   write_line(fmt::format("{}  {}  {} in {}", head("save", step, options_.total_steps), path.string(),

@@ -74,6 +74,15 @@ std::string to_json_line(const EvalRecord& record) {
   return dump(json);
 }
 
+std::string to_json_line(const ChoiceRecord& record) {
+  Json json;
+  json["step"] = record.step;
+  json[eval_key("eval_acc", record.suite)] = number(record.acc);
+  json[eval_key("eval_acc_norm", record.suite)] = number(record.acc_norm);
+  json[eval_key("eval_questions", record.suite)] = record.questions;
+  return dump(json);
+}
+
 MetricsFile::MetricsFile(const std::filesystem::path& path)
     : path_(path), file_(open_file(path, O_WRONLY | O_APPEND | O_CREAT, "write metrics to")) {}
 
@@ -113,6 +122,7 @@ bool MetricsFile::has(int64_t step, const std::string& key) const {
 
 void MetricsFile::append(const StepRecord& record) { append_line(to_json_line(record)); }
 void MetricsFile::append(const EvalRecord& record) { append_line(to_json_line(record)); }
+void MetricsFile::append(const ChoiceRecord& record) { append_line(to_json_line(record)); }
 
 void MetricsFile::append_line(std::string line) {
   line.push_back('\n');

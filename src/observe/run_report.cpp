@@ -33,6 +33,8 @@ struct Chart {
 };
 const Chart kCharts[] = {{"Training loss", "nats a token", "loss", false},
                          {"Held-out text", "bits a byte", "eval_bits_per_byte", true},
+                         {"Questions answered right", "acc, a share of 1", "eval_acc", true},
+                         {"Questions answered right by bytes", "acc_norm, a share of 1", "eval_acc_norm", true},
                          {"Gradient norm", "before clipping", "grad_norm", false},
                          {"Learning rate", "", "lr", false},
                          {"Speed", "tokens a second", "tokens_per_second", false},

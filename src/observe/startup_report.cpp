@@ -144,6 +144,8 @@ void add_data(Page& page, const StartupReport& report) {
     page.section("Held-out", "{}", config::to_text(held_out.set));
     page.line("{}", amount(held_out.documents, held_out.tokens, held_out.bytes));
   }
+  for (const auto& [suite, questions] : report.choices)
+    page.section("Questions", "{}, {}", config::to_text(suite), counted(questions, "question"));
 }
 
 void add_schedule(Page& page, const StartupReport& report) {
@@ -189,7 +191,12 @@ void add_cadence(Page& page, const StartupReport& report) {
   int64_t tokens = 0;
   for (const HeldOutReport& held_out : report.held_out)
     tokens += config.eval.tokens > 0 ? std::min(config.eval.tokens, held_out.tokens) : held_out.tokens;
-  if (tokens > 0) {
+  int64_t questions = 0;
+  for (const auto& suite : report.choices) questions += suite.questions;
+  if (questions > 0) {
+    page.section("Evaluation", "{}, over {} held-out tokens and {}", every(config.eval.interval, "never"),
+                 thousands(tokens), counted(questions, "question"));
+  } else if (tokens > 0) {
     page.section("Evaluation", "{}, over {} held-out tokens", every(config.eval.interval, "never"), thousands(tokens));
   }
   page.section(

@@ -46,6 +46,11 @@ struct StartupReport {
   int64_t train_tokens = 0;
   int64_t train_bytes = 0;  ///< of text
   std::vector<HeldOutReport> held_out;
+  struct Choices {
+    config::NamedPath suite;
+    int64_t questions = 0;
+  };
+  std::vector<Choices> choices;
 
   int64_t first_step = 0;              ///< finished steps at the start; > 0: resumed
   std::filesystem::path resumed_from;  ///< a checkpoint; empty: fresh weights

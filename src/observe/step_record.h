@@ -41,6 +41,16 @@ struct EvalRecord {
   double seconds = 0;             ///< for a person only, not in metrics.jsonl
 };
 
+/// One pass over a file of multiple-choice questions.
+struct ChoiceRecord {
+  int64_t step = 0;
+  std::string suite = {};  ///< its name in eval.choices
+  double acc = 0;          ///< share of the questions whose right choice has the highest log-probability
+  double acc_norm = 0;     ///< the same for log-probability / bytes of the choice
+  int64_t questions = 0;
+  double seconds = 0;  ///< for a person only, not in metrics.jsonl
+};
+
 /// The key of a number of an evaluation: "eval_loss", or "eval_loss/NAME" for what has a name.
 inline std::string eval_key(std::string_view number, std::string_view name) {
   std::string key(number);

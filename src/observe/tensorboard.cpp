@@ -144,6 +144,12 @@ void TensorBoardFile::append(const EvalRecord& record) {
   scalars(record.step, values);
 }
 
+void TensorBoardFile::append(const ChoiceRecord& record) {
+  const std::string acc = eval_key("eval/acc", record.suite), acc_norm = eval_key("eval/acc_norm", record.suite);
+  const std::array<Scalar, 2> values = {{{acc, record.acc}, {acc_norm, record.acc_norm}}};
+  scalars(record.step, values);
+}
+
 void TensorBoardFile::write(std::string_view event) {
   const std::string bytes = tensorboard::record(event);
   ssize_t written = 0;

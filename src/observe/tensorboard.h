@@ -35,6 +35,7 @@ class TensorBoardFile {
 
   void append(const StepRecord& record);
   void append(const EvalRecord& record);
+  void append(const ChoiceRecord& record);
 
   const std::filesystem::path& path() const { return path_; }
 

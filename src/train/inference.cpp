@@ -32,7 +32,8 @@ LoadedModel load_model(const std::filesystem::path& path) {
       entry.step,
       config.train.seq_len,
       config.train.micro_batch_size,
-      held_out_sets(config)};
+      held_out_sets(config),
+      choice_files(config)};
   const auto& hash = reader.state().at("tokenizer").at("hash").get_ref<const std::string&>();
   if (hash != loaded.tokenizer.hash())
     throw_input("{} is not the tokenizer that {} was trained with: its hash is {}, expected {}",

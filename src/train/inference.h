@@ -19,6 +19,7 @@ struct LoadedModel {
   int64_t seq_len = 0;  ///< that it was trained with
   int64_t micro_batch_size = 1;
   std::vector<config::NamedPath> held_out;  ///< sets that it was evaluated on in training; they may be gone
+  std::vector<config::NamedPath> choices;   ///< likewise, files of questions
 };
 
 /// `path`: a step folder, or a run folder (its newest complete checkpoint). The tokenizer is the copy in the run

@@ -58,6 +58,8 @@ void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesys
   for (const auto& [name, dataset] : session_.held_out)
     report.held_out.push_back(
         {{name, dataset->folder()}, dataset->document_count(), dataset->token_count(), dataset->text_bytes()});
+  for (const ChoiceSuite& suite : session_.choices)
+    report.choices.push_back({{suite.name, suite.path}, static_cast<int64_t>(suite.questions.size())});
   report.first_step = session_.progress.step;
   report.resumed_from = resumed_from;
   console_.print(observe::to_text(report));
@@ -112,6 +114,20 @@ void Reporter::evaluation(const std::string& set, const Evaluation& evaluation) 
   metrics_->append(record);
   if (tensorboard_ != nullptr) tensorboard_->append(record);
   console_.evaluation(record);
+}
+
+void Reporter::choices(const std::string& suite, const ChoiceEvaluation& evaluation) {
+  if (metrics_ == nullptr) return;
+  observe::ChoiceRecord record;
+  record.step = session_.progress.step;
+  record.suite = suite;
+  record.acc = evaluation.acc;
+  record.acc_norm = evaluation.acc_norm;
+  record.questions = static_cast<int64_t>(evaluation.questions.size());
+  record.seconds = evaluation.seconds;
+  metrics_->append(record);
+  if (tensorboard_ != nullptr) tensorboard_->append(record);
+  console_.choices(record);
 }
 
 bool Reporter::lacks(const std::string& key) const {

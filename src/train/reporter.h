@@ -36,6 +36,8 @@ class Reporter {
   void step(const StepResult& result);
   /// Of a held-out set, by its name in eval.sets; empty: data.eval_path.
   void evaluation(const std::string& set, const Evaluation& evaluation);
+  /// Of a file of questions, by its name in eval.choices.
+  void choices(const std::string& suite, const ChoiceEvaluation& evaluation);
   /// Whether the metrics of the step that the run stands at have no number with this key; false on ranks that do not
   /// speak.
   bool lacks(const std::string& key) const;

@@ -232,6 +232,15 @@ class Run {
       if (!evaluation) return false;
       reporter_.evaluation(set.name, *evaluation);
     }
+    for (const ChoiceSuite& suite : s_.choices) {
+      if (!wanted("eval_acc", suite.name)) continue;
+      set_phase(context_, Phase::evaluating);
+      const std::optional<ChoiceEvaluation> evaluation = evaluate_choices(
+          *s_.model, suite.questions, s_.mesh->data(),
+          {.micro_batch_size = s_.config.train.micro_batch_size, .wants_to_stop = [this] { return wants_to_stop(); }});
+      if (!evaluation) return false;
+      reporter_.choices(suite.name, *evaluation);
+    }
     return true;
   }
 

@@ -41,6 +41,15 @@ void open_data(Session& session) {
           fmt::format("{} was prepared with another tokenizer than data.path = {}; prepare both with the same one",
                       in_config(set), train.folder().string()));
   }
+  for (const config::NamedPath& file : choice_files(config)) {
+    try {
+      const data::Tokenizer tokenizer = data::Tokenizer::load(train.tokenizer_folder());
+      session.choices.push_back(
+          {file.name, file.path, data::read_choices(file.path, tokenizer, config.model.max_seq_len)});
+    } catch (const InputError& error) {
+      faults.insert(faults.end(), error.faults().begin(), error.faults().end());
+    }
+  }
   if (!faults.empty()) throw InputError(faults);
 }
 
@@ -51,6 +60,12 @@ std::vector<config::NamedPath> held_out_sets(const config::Config& config) {
   if (!config.data.eval_path.empty()) sets.push_back({"", config.data.eval_path});
   for (const std::string& text : config.eval.sets) sets.push_back(config::to_named_path(text));
   return sets;
+}
+
+std::vector<config::NamedPath> choice_files(const config::Config& config) {
+  std::vector<config::NamedPath> files;
+  for (const std::string& text : config.eval.choices) files.push_back(config::to_named_path(text));
+  return files;
 }
 
 at::ScalarType activation_type(config::Precision precision) {

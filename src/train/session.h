@@ -15,6 +15,7 @@
 #include "models/model.h"
 #include "optim/adamw.h"
 #include "parallel/data_parallel.h"
+#include "train/choice_scores.h"
 
 namespace trireme::train {
 
@@ -37,6 +38,7 @@ struct Session {
   std::shared_ptr<comm::Mesh> mesh;
   std::shared_ptr<const data::Dataset> dataset;
   std::vector<HeldOut> held_out;
+  std::vector<ChoiceSuite> choices;  ///< eval.choices
   std::unique_ptr<models::Model> model;
   std::unique_ptr<parallel::DataParallel> data_parallel;
   std::unique_ptr<optim::Adamw> optimizer;
@@ -49,6 +51,8 @@ struct Session {
 
 /// data.eval_path, when there is one, without a name; then eval.sets.
 std::vector<config::NamedPath> held_out_sets(const config::Config& config);
+/// eval.choices.
+std::vector<config::NamedPath> choice_files(const config::Config& config);
 
 /// The type of activations.
 at::ScalarType activation_type(config::Precision precision);

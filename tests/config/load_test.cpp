@@ -58,7 +58,7 @@ lr_schedule = { name = "linear", warmup_steps = 1, steps = 20, decay_steps = 4, 
 parallel = { data = 2 }
 comm = { backend = "shm", timeout_s = 5 }
 checkpoint = { interval = 2, keep = 0, resume = false, load = "/k" }
-eval = { interval = 3, tokens = 100, sets = ["wiki=../w", "a.b-c_1=/x=y"] }
+eval = { interval = 3, tokens = 100, sets = ["wiki=../w", "a.b-c_1=/x=y"], choices = "arc=../a.jsonl" }
 metrics = { interval = 1, layer_grad_norms = true }
 memory = { caching_allocator = false }
 )",
@@ -73,6 +73,7 @@ memory = { caching_allocator = false }
   EXPECT_THAT(config.data.text, ElementsAre("/folder/t/*.txt"));
   EXPECT_THAT(config.data.eval_text, ElementsAre("/folder/u", "/v"));
   EXPECT_THAT(config.eval.sets, ElementsAre("wiki=/w", "a.b-c_1=/x=y"));
+  EXPECT_THAT(config.eval.choices, ElementsAre("arc=/a.jsonl"));
   EXPECT_EQ(config.train.precision, Precision::fp64);
   EXPECT_EQ(config.train.recompute, Recompute::full);
   EXPECT_EQ(config.optimizer.lr, 1.0);  // an integer is a number
@@ -226,6 +227,7 @@ TEST(Faults, EachWithItsKeyAndWhatWorks) {
       {"set without a folder", {"eval.sets=wiki="}, R"(eval.sets has "wiki=": the path after '=' is missing)"},
       {"empty set", {"eval.sets=[\"\"]"}, "found an empty text"},
       {"two sets of a name", {"eval.sets=[\"a=b\", \"a=c\"]"}, R"(eval.sets has the name "a" twice)"},
+      {"questions without a name", {"eval.choices=a.jsonl"}, R"(write "a=a.jsonl")"},
       {"set is training", {"eval.sets=a=data"}, "eval.sets has a=/folder/data, which is data.path"},
       {"tokenizer larger than the model",
        {"data.text=a", "data.vocab=5000"},

@@ -87,6 +87,10 @@ TEST(OtherLines, Text) {
   eval.set = "wiki";
   EXPECT_EQ(evaluation_line(eval, 2000),
             "eval  120/2000  loss  3.2110  1.8423 bits/byte  wiki: 120,000 tokens, 512 KiB of text, 3.1s");
+  const ChoiceRecord questions{
+      .step = 120, .suite = "arc", .acc = 0.25, .acc_norm = 1.0 / 3, .questions = 1200, .seconds = 3.14};
+  EXPECT_EQ(choices_line(questions, 2000),
+            "eval  120/2000  acc  0.2500   acc_norm 0.3333   arc: 1,200 questions, 3.1s");
 }
 
 /// A pipe as the console's output.

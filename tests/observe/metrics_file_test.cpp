@@ -75,6 +75,8 @@ TEST(MetricsLine, KeysInOrder) {
               ElementsAre("step", "eval_loss", "eval_bits_per_byte", "eval_tokens", "eval_bytes"));
   EXPECT_THAT(keys(to_json_line(EvalRecord{.step = 3, .set = "wiki"})),
               ElementsAre("step", "eval_loss/wiki", "eval_bits_per_byte/wiki", "eval_tokens/wiki", "eval_bytes/wiki"));
+  EXPECT_THAT(keys(to_json_line(ChoiceRecord{.step = 3, .suite = "arc"})),
+              ElementsAre("step", "eval_acc/arc", "eval_acc_norm/arc", "eval_questions/arc"));
 }
 
 TEST(MetricsLine, FloatsReadBackToTheirBits) {
