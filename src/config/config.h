@@ -112,6 +112,7 @@ struct MetricsConfig {
   int64_t interval = 10;  ///< steps a line
   bool layer_grad_norms = false;
   bool tensorboard = false;  ///< event files in run.dir/tensorboard
+  int64_t histograms = 0;    ///< steps between histograms of weights and gradients in them; 0: never
 };
 
 struct MemoryConfig {

@@ -333,6 +333,11 @@ void add_running(std::vector<Option>& table) {
   table.push_back(Option("metrics.tensorboard", at(&Config::metrics, &MetricsConfig::tensorboard),
                          "Also write TensorBoard event files: tensorboard --logdir RUN/tensorboard.")
                       .changeable());
+  table.push_back(Option("metrics.histograms", at(&Config::metrics, &MetricsConfig::histograms),
+                         "Steps between TensorBoard histograms of each parameter's weights and gradients; needs "
+                         "metrics.tensorboard. 0: never.")
+                      .at_least(0)
+                      .changeable());
   table.push_back(
       Option("memory.caching_allocator", at(&Config::memory, &MemoryConfig::caching_allocator),
              "Keep freed memory for the next step instead of giving it back to the system. Much faster; off it "

@@ -105,6 +105,11 @@ std::vector<std::string> cross_check(const Config& config, const std::set<std::s
                  "of micro batch x workers",
                  global, micro, describe::either(describe::nearest_multiples(micro, global)));
   check_schedule(config, checks);
+  checks.require(
+      config.metrics.histograms == 0 || config.metrics.tensorboard, {"metrics.histograms", "metrics.tensorboard"},
+      "metrics.histograms = {} needs metrics.tensorboard = true, since histograms are written to TensorBoard's "
+      "files alone; or 0 for none",
+      config.metrics.histograms);
   check_data(config, checks);
   check_eval(config, checks);
   return std::move(checks.faults);

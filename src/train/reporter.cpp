@@ -12,6 +12,7 @@
 #include "describe/model_shape.h"
 #include "memory/process_memory.h"
 #include "observe/startup_report.h"
+#include "train/histograms.h"
 
 namespace trireme::train {
 namespace {
@@ -98,6 +99,8 @@ void Reporter::step(const StepResult& result) {
     if (tensorboard_ != nullptr) tensorboard_->append(record);
     console_.step(record);
   }
+  if (tensorboard_ != nullptr && metrics.histograms > 0 && step % metrics.histograms == 0)
+    tensorboard_->histograms(step, histograms_of(*session_.model));
   console_.progress(step, result.loss, meter_->seconds_left(step));
 }
 

@@ -32,7 +32,9 @@ class Reporter {
   void rewind(int64_t step);
 
   void begin_step() { meter_->begin_step(); }
-  /// Every step is shown in the bar; every metrics.interval-th, the last and a skipped one get a line.
+  /// Every step is shown in the bar; every metrics.interval-th, the last and a skipped one get a line, and every
+  /// metrics.histograms-th has histograms of the weights after it and of its gradients. Call it before the next step
+  /// touches them.
   void step(const StepResult& result);
   /// Of a held-out set, by its name in eval.sets; empty: data.eval_path.
   void evaluation(const std::string& set, const Evaluation& evaluation);
