@@ -128,14 +128,17 @@ struct CheckpointConfig {
 };
 
 struct EvalConfig {
-  int64_t interval = 500;  ///< steps; 0: never
-  int64_t tokens = 0;      ///< at most so many tokens an evaluation; 0: the whole held-out text
+  int64_t interval = 500;            ///< steps; 0: never
+  int64_t tokens = 0;                ///< at most so many tokens of each set; 0: the whole held-out text
+  std::vector<std::string> sets;     ///< "NAME=FOLDER" of more held-out sets, see named_path.h; absolute after loading
+  std::vector<std::string> choices;  ///< "NAME=FILE" of multiple-choice questions, see data/choices.h; likewise
 };
 
 struct MetricsConfig {
   int64_t interval = 10;  ///< steps a line
   bool layer_grad_norms = false;
   bool tensorboard = false;  ///< event files in run.dir/tensorboard
+  int64_t histograms = 0;    ///< steps between histograms of weights and gradients in them; 0: never
 };
 
 struct MemoryConfig {

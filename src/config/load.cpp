@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "config/config.h"
+#include "config/named_path.h"
 #include "config/option.h"
 #include "config/validate.h"
 #include "describe/divisors.h"
@@ -340,6 +341,14 @@ class Loader {
     config.data.eval_path = absolute(config.data.eval_path, folder_);
     for (auto* texts : {&config.data.text, &config.data.eval_text}) {
       for (std::string& text : *texts) text = absolute(text, folder_).string();
+    }
+    for (auto* texts : {&config.eval.sets, &config.eval.choices}) {
+      for (std::string& text : *texts) {
+        NamedPath named = to_named_path(text);
+        if (named.name.empty() || named.path.empty()) continue;  // a fault, which is shown as it was written
+        named.path = absolute(named.path, folder_);
+        text = to_text(named);
+      }
     }
     if (config.run.dir.empty()) config.run.dir = std::filesystem::path("runs") / std::filesystem::path(name_).stem();
     config.run.dir = absolute(config.run.dir, here);

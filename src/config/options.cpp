@@ -399,13 +399,26 @@ void add_running(std::vector<Option>& table) {
              "A relative path starts at the working folder. Empty: weights are drawn from run.seed.")
           .changeable());
   table.push_back(Option("eval.interval", at(&Config::eval, &EvalConfig::interval),
-                         "Steps between evaluations on data.eval_path; there is one after the last step too. 0: never.")
+                         "Steps between evaluations, of data.eval_path, eval.sets and eval.choices; there is one after "
+                         "the last step too. 0: "
+                         "never.")
                       .at_least(0)
                       .changeable());
   table.push_back(Option("eval.tokens", at(&Config::eval, &EvalConfig::tokens),
-                         "At most so many tokens in an evaluation. 0: the whole held-out text.")
+                         "At most so many tokens of each held-out set. 0: the whole text.")
                       .at_least(0)
                       .changeable());
+  table.push_back(
+      Option("eval.sets", at(&Config::eval, &EvalConfig::sets),
+             "More held-out sets besides data.eval_path, as \"NAME=FOLDER\" of prepared token shards; their metrics "
+             "end in /NAME. A relative folder starts at the folder of the config file.")
+          .changeable());
+  table.push_back(
+      Option("eval.choices", at(&Config::eval, &EvalConfig::choices),
+             "Files of multiple-choice questions, as \"NAME=FILE\" of JSON Lines with question, choices and answer; "
+             "eval_acc/NAME and eval_acc_norm/NAME are the shares answered right. A relative file starts at the folder "
+             "of the config file.")
+          .changeable());
   table.push_back(Option("metrics.interval", at(&Config::metrics, &MetricsConfig::interval),
                          "Steps between lines of metrics, on the terminal and in metrics.jsonl. 1: every step.")
                       .at_least(1)
@@ -415,6 +428,11 @@ void add_running(std::vector<Option>& table) {
                       .changeable());
   table.push_back(Option("metrics.tensorboard", at(&Config::metrics, &MetricsConfig::tensorboard),
                          "Also write TensorBoard event files: tensorboard --logdir RUN/tensorboard.")
+                      .changeable());
+  table.push_back(Option("metrics.histograms", at(&Config::metrics, &MetricsConfig::histograms),
+                         "Steps between TensorBoard histograms of each parameter's weights and gradients; needs "
+                         "metrics.tensorboard. 0: never.")
+                      .at_least(0)
                       .changeable());
   table.push_back(
       Option("memory.caching_allocator", at(&Config::memory, &MemoryConfig::caching_allocator),
@@ -440,7 +458,7 @@ const std::vector<Section>& sections() {
       {"parallel", "How the work is divided among workers. The axes multiply to the number of workers (--workers)."},
       {"comm", "Exchange between workers."},
       {"checkpoint", "Saving and resuming."},
-      {"eval", "Loss on held-out text."},
+      {"eval", "Loss on held-out text, and multiple-choice questions."},
       {"metrics", "What is written while training."},
       {"memory", "How memory is handled."},
   };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "config/named_path.h"
 #include "describe/divisors.h"
 
 namespace trireme::config {
@@ -116,6 +117,16 @@ void check_data(const Config& config, Checks& checks) {
   }
 }
 
+void check_eval(const Config& config, Checks& checks) {
+  for (const auto& [key, texts] : {std::pair("eval.sets", config.eval.sets), {"eval.choices", config.eval.choices}})
+    for (std::string& fault : named_path_faults(key, texts)) checks.faults.push_back(std::move(fault));
+  for (const std::string& text : config.eval.sets) {
+    const NamedPath named = to_named_path(text);
+    checks.require(named.path != config.data.path, {"data.path"},
+                   "eval.sets has {}, which is data.path: held-out text has to be another", text);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> cross_check(const Config& config, const std::set<std::string>& bad) {
@@ -135,7 +146,13 @@ std::vector<std::string> cross_check(const Config& config, const std::set<std::s
   check_batch(config, checks);
   check_numbers(config, checks);
   check_schedule(config, checks);
+  checks.require(
+      config.metrics.histograms == 0 || config.metrics.tensorboard, {"metrics.histograms", "metrics.tensorboard"},
+      "metrics.histograms = {} needs metrics.tensorboard = true, since histograms are written to TensorBoard's "
+      "files alone; or 0 for none",
+      config.metrics.histograms);
   check_data(config, checks);
+  check_eval(config, checks);
   return std::move(checks.faults);
 }
 

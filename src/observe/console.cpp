@@ -63,9 +63,16 @@ std::string skipped_line(const StepRecord& record, int64_t total_steps) {
 }
 
 std::string evaluation_line(const EvalRecord& record, int64_t total_steps) {
-  return fmt::format("{}  loss {}  {:.4f} bits/byte  held-out: {} tokens, {} of text, {}",
+  return fmt::format("{}  loss {}  {:.4f} bits/byte  {}: {} tokens, {} of text, {}",
                      head("eval", record.step, total_steps), decimal(record.eval_loss, 7, 4), record.eval_bits_per_byte,
-                     thousands(record.tokens), short_bytes(record.bytes), short_duration(record.seconds));
+                     record.set.empty() ? "held-out" : record.set, thousands(record.tokens), short_bytes(record.bytes),
+                     short_duration(record.seconds));
+}
+
+std::string choices_line(const ChoiceRecord& record, int64_t total_steps) {
+  return fmt::format("{}  acc  {:.4f}   acc_norm {:.4f}   {}: {} questions, {}", head("eval", record.step, total_steps),
+                     record.acc, record.acc_norm, record.suite, thousands(record.questions),
+                     short_duration(record.seconds));
 }
 
 Console::Console(const ConsoleOptions& options) : options_(options), bar_(options.progress_fd) {}
@@ -79,6 +86,7 @@ void Console::step(const StepRecord& record) {
 }
 
 void Console::evaluation(const EvalRecord& record) { write_line(evaluation_line(record, options_.total_steps)); }
+void Console::choices(const ChoiceRecord& record) { write_line(choices_line(record, options_.total_steps)); }
 
 void Console::checkpoint(int64_t step, const std::filesystem::path& path, int64_t bytes, double seconds) {
   write_line(fmt::format("{}  {}  {} in {}", head("save", step, options_.total_steps), path.string(),

@@ -35,6 +35,7 @@ class Console {
   /// The line of a step; of a skipped one, the warning with the parameter's name.
   void step(const StepRecord& record);
   void evaluation(const EvalRecord& record);
+  void choices(const ChoiceRecord& record);
   /// A checkpoint that is complete: where it lies, its size and how long the run stood still for it.
   void checkpoint(int64_t step, const std::filesystem::path& path, int64_t bytes, double seconds);
   /// Any other text, e.g. the start-up report; ends with exactly one newline.
@@ -58,5 +59,6 @@ class Console {
 std::string step_line(const StepRecord& record, int64_t total_steps);
 std::string skipped_line(const StepRecord& record, int64_t total_steps);
 std::string evaluation_line(const EvalRecord& record, int64_t total_steps);
+std::string choices_line(const ChoiceRecord& record, int64_t total_steps);
 
 }  // namespace trireme::observe

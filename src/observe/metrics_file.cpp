@@ -72,10 +72,19 @@ std::string to_json_line(const StepRecord& record) {
 std::string to_json_line(const EvalRecord& record) {
   Json json;
   json["step"] = record.step;
-  json["eval_loss"] = number(record.eval_loss);
-  json["eval_bits_per_byte"] = number(record.eval_bits_per_byte);
-  json["eval_tokens"] = record.tokens;
-  json["eval_bytes"] = record.bytes;
+  json[eval_key("eval_loss", record.set)] = number(record.eval_loss);
+  json[eval_key("eval_bits_per_byte", record.set)] = number(record.eval_bits_per_byte);
+  json[eval_key("eval_tokens", record.set)] = record.tokens;
+  json[eval_key("eval_bytes", record.set)] = record.bytes;
+  return dump(json);
+}
+
+std::string to_json_line(const ChoiceRecord& record) {
+  Json json;
+  json["step"] = record.step;
+  json[eval_key("eval_acc", record.suite)] = number(record.acc);
+  json[eval_key("eval_acc_norm", record.suite)] = number(record.acc_norm);
+  json[eval_key("eval_questions", record.suite)] = record.questions;
   return dump(json);
 }
 
@@ -107,17 +116,18 @@ int64_t MetricsFile::rewind(int64_t step) {
   return removed;
 }
 
-bool MetricsFile::has_evaluation(int64_t step) const {
+bool MetricsFile::has(int64_t step, const std::string& key) const {
   std::istringstream lines(read_file(path_));
   for (std::string line; std::getline(lines, line);) {
     if (step_of(line) != static_cast<double>(step)) continue;
-    if (nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false).contains("eval_loss")) return true;
+    if (nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false).contains(key)) return true;
   }
   return false;
 }
 
 void MetricsFile::append(const StepRecord& record) { append_line(to_json_line(record)); }
 void MetricsFile::append(const EvalRecord& record) { append_line(to_json_line(record)); }
+void MetricsFile::append(const ChoiceRecord& record) { append_line(to_json_line(record)); }
 
 void MetricsFile::append_line(std::string line) {
   line.push_back('\n');

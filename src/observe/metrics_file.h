@@ -1,8 +1,11 @@
-// RUN/metrics.jsonl: one JSON object a line, a line for each reported step and one for each evaluation.
+// RUN/metrics.jsonl: one JSON object a line, a line for each reported step and one for each evaluated
+// set or file of questions.
 //
 // A step:        step loss grad_norm lr tokens tokens_per_second mfu step_time_s data_time_s comm_exposed_s
 //                peak_memory_bytes [layer_grad_norms {name: norm}] [skipped true, skipped_parameter]
-// An evaluation: step eval_loss eval_bits_per_byte eval_tokens eval_bytes
+// An evaluation: step eval_loss eval_bits_per_byte eval_tokens eval_bytes; of a set with a name, each key but step ends
+//                in /NAME
+// Questions:     step eval_acc/NAME eval_acc_norm/NAME eval_questions/NAME
 // in this order. Numbers read back to the same bits. JSON has no NaN and no infinity: they are written as the strings
 // "NaN", "Infinity" and "-Infinity", so that every line stays JSON, and float() of most languages reads them.
 //
@@ -23,6 +26,7 @@ namespace trireme::observe {
 /// One line, without its newline.
 std::string to_json_line(const StepRecord& record);
 std::string to_json_line(const EvalRecord& record);
+std::string to_json_line(const ChoiceRecord& record);
 
 class MetricsFile {
  public:
@@ -37,11 +41,12 @@ class MetricsFile {
   /// written.
   int64_t rewind(int64_t step);
 
-  /// Whether there is a line of an evaluation after `step`.
-  bool has_evaluation(int64_t step) const;
+  /// Whether a line of `step` has `key`.
+  bool has(int64_t step, const std::string& key) const;
 
   void append(const StepRecord& record);
   void append(const EvalRecord& record);
+  void append(const ChoiceRecord& record);
 
   /// Puts what was appended on the disk. Call it before a checkpoint is committed: then no power failure loses a line
   /// of a step that the checkpoint covers. A failure is reported as that of a line is.

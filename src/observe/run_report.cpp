@@ -26,20 +26,22 @@ constexpr double kWidth = 620, kHeight = 300, kLeft = 64, kRight = 14, kTop = 10
 constexpr size_t kMostPoints = 1000;
 
 struct Chart {
-  const char* title;
-  const char* unit;
-  const char* key;
+  std::string title;
+  std::string unit;
+  std::string key;
   bool dots;  ///< few points, each worth seeing
 };
-constexpr Chart kCharts[] = {{"Training loss", "nats a token", "loss", false},
-                             {"Held-out text", "bits a byte", "eval_bits_per_byte", true},
-                             {"Gradient norm", "before clipping", "grad_norm", false},
-                             {"Learning rate", "", "lr", false},
-                             {"Speed", "tokens a second", "tokens_per_second", false},
-                             {"MFU", "of the measured matmul rate", "mfu", false},
-                             {"Waiting for data", "s a step", "data_time_s", false},
-                             {"Waiting for workers", "s a step", "comm_exposed_s", false},
-                             {"Memory", "bytes, highest of all workers", "peak_memory_bytes", false}};
+const Chart kCharts[] = {{"Training loss", "nats a token", "loss", false},
+                         {"Held-out text", "bits a byte", "eval_bits_per_byte", true},
+                         {"Questions answered right", "acc, a share of 1", "eval_acc", true},
+                         {"Questions answered right by bytes", "acc_norm, a share of 1", "eval_acc_norm", true},
+                         {"Gradient norm", "before clipping", "grad_norm", false},
+                         {"Learning rate", "", "lr", false},
+                         {"Speed", "tokens a second", "tokens_per_second", false},
+                         {"MFU", "of the measured matmul rate", "mfu", false},
+                         {"Waiting for data", "s a step", "data_time_s", false},
+                         {"Waiting for workers", "s a step", "comm_exposed_s", false},
+                         {"Memory", "bytes, highest of all workers", "peak_memory_bytes", false}};
 
 std::string escape(std::string_view text) {
   std::string safe;
@@ -146,7 +148,7 @@ std::string draw(const Chart& chart, std::span<const RunHistory> runs) {
       "<figure><figcaption>{}{}</figcaption>\n<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" "
       "role=\"img\">\n"
       "<title>{}</title>\n",
-      escape(chart.title), *chart.unit == '\0' ? "" : fmt::format(" <small>{}</small>", escape(chart.unit)), kWidth,
+      escape(chart.title), chart.unit.empty() ? "" : fmt::format(" <small>{}</small>", escape(chart.unit)), kWidth,
       kHeight, escape(chart.title));
   for (const double mark : ticks(y.low, y.high))
     svg += fmt::format(
@@ -174,6 +176,21 @@ std::string draw(const Chart& chart, std::span<const RunHistory> runs) {
                        kColours[i % kColours.size()], path, escape(runs[i].name), dots);
   }
   return svg + "</svg></figure>\n";
+}
+
+/// The charts of every run, those of named sets after that of data.eval_path.
+std::vector<Chart> charts_of(std::span<const RunHistory> runs) {
+  std::set<std::string> keys;
+  for (const RunHistory& run : runs)
+    for (const auto& [key, points] : run.series) keys.insert(key);
+  std::vector<Chart> charts;
+  for (const Chart& chart : kCharts) {
+    charts.push_back(chart);
+    const std::string prefix = chart.key + "/";
+    for (auto key = keys.lower_bound(prefix); key != keys.end() && key->starts_with(prefix); ++key)
+      charts.push_back({fmt::format("{}: {}", chart.title, key->substr(prefix.size())), chart.unit, *key, chart.dots});
+  }
+  return charts;
 }
 
 const Point* last(const RunHistory& run, const char* key) {
@@ -283,7 +300,7 @@ std::string render_report(std::span<const RunHistory> runs) {
   html += table_of_runs(runs);
   if (runs.size() > 1) html += table_of_options(runs);
   html += "<div class=\"charts\">\n";
-  for (const Chart& chart : kCharts) html += draw(chart, runs);
+  for (const Chart& chart : charts_of(runs)) html += draw(chart, runs);
   return html + "</div>\n</body></html>\n";
 }
 

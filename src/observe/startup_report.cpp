@@ -147,10 +147,12 @@ void add_data(Page& page, const StartupReport& report) {
     page.line("the run sees {}{}", counted(seen, "token"),
               epoch > 0 ? fmt::format(" = {:.2f} epochs", static_cast<double>(seen) / static_cast<double>(epoch)) : "");
   }
-  if (report.eval_tokens > 0) {
-    page.section("Held-out", "{}", config.data.eval_path.string());
-    page.line("{}", amount(report.eval_documents, report.eval_tokens, report.eval_bytes));
+  for (const HeldOutReport& held_out : report.held_out) {
+    page.section("Held-out", "{}", config::to_text(held_out.set));
+    page.line("{}", amount(held_out.documents, held_out.tokens, held_out.bytes));
   }
+  for (const auto& [suite, questions] : report.choices)
+    page.section("Questions", "{}, {}", config::to_text(suite), counted(questions, "question"));
 }
 
 void add_schedule(Page& page, const StartupReport& report) {
@@ -193,9 +195,15 @@ std::string every(int64_t interval, std::string_view never) {
 void add_cadence(Page& page, const StartupReport& report) {
   const config::Config& config = report.config;
   page.section("Metrics", "{}", every(config.metrics.interval, "never"));
-  if (report.eval_tokens > 0) {
-    const int64_t tokens =
-        config.eval.tokens > 0 ? std::min(config.eval.tokens, report.eval_tokens) : report.eval_tokens;
+  int64_t tokens = 0;
+  for (const HeldOutReport& held_out : report.held_out)
+    tokens += config.eval.tokens > 0 ? std::min(config.eval.tokens, held_out.tokens) : held_out.tokens;
+  int64_t questions = 0;
+  for (const auto& suite : report.choices) questions += suite.questions;
+  if (questions > 0) {
+    page.section("Evaluation", "{}, over {} held-out tokens and {}", every(config.eval.interval, "never"),
+                 thousands(tokens), counted(questions, "question"));
+  } else if (tokens > 0) {
     page.section("Evaluation", "{}, over {} held-out tokens", every(config.eval.interval, "never"), thousands(tokens));
   }
   page.section(

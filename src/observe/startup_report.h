@@ -11,9 +11,17 @@
 
 #include "base/machine.h"
 #include "config/config.h"
+#include "config/named_path.h"
 #include "observe/memory_estimate.h"
 
 namespace trireme::observe {
+
+/// A held-out set.
+struct HeldOutReport {
+  config::NamedPath set;  ///< without a name: data.eval_path
+  int64_t documents = 0, tokens = 0;
+  int64_t bytes = 0;  ///< of text
+};
 
 struct StartupReport {
   std::string version;  ///< of Trireme
@@ -37,9 +45,12 @@ struct StartupReport {
   int64_t train_documents = 0;
   int64_t train_tokens = 0;
   int64_t train_bytes = 0;  ///< of text
-  int64_t eval_documents = 0;
-  int64_t eval_tokens = 0;
-  int64_t eval_bytes = 0;
+  std::vector<HeldOutReport> held_out;
+  struct Choices {
+    config::NamedPath suite;
+    int64_t questions = 0;
+  };
+  std::vector<Choices> choices;
 
   int64_t first_step = 0;              ///< finished steps at the start; > 0: resumed
   std::filesystem::path resumed_from;  ///< a checkpoint; empty: fresh weights

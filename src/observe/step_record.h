@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,14 +34,34 @@ struct StepRecord {
   double seconds_left = 0;        ///< until the last step; for a person only, not in metrics.jsonl. Negative: not known
 };
 
-/// One pass over the held-out windows.
+/// One pass over the windows of a held-out set.
 struct EvalRecord {
   int64_t step = 0;               ///< finished steps at that moment
+  std::string set = {};           ///< its name in eval.sets; empty: data.eval_path
   double eval_loss = 0;           ///< mean over `tokens`, in nats
   double eval_bits_per_byte = 0;  ///< sum of the losses / ln 2 / `bytes`
   int64_t tokens = 0;             ///< that were predicted
   int64_t bytes = 0;              ///< of text that they stand for
   double seconds = 0;             ///< for a person only, not in metrics.jsonl
 };
+
+/// One pass over a file of multiple-choice questions.
+struct ChoiceRecord {
+  int64_t step = 0;
+  std::string suite = {};  ///< its name in eval.choices
+  double acc = 0;          ///< share of the questions whose right choice has the highest log-probability
+  double acc_norm = 0;     ///< the same for log-probability / bytes of the choice
+  int64_t questions = 0;
+  double seconds = 0;  ///< for a person only, not in metrics.jsonl
+};
+
+/// Ends the name of what was evaluated with the moving average of the weights. No name of a user has it.
+inline constexpr const char* kAverageSuffix = "@ema";
+
+/// The key of a number of an evaluation: "eval_loss", or "eval_loss/NAME" for what has a name.
+inline std::string eval_key(std::string_view number, std::string_view name) {
+  std::string key(number);
+  return name.empty() ? key : key.append("/").append(name);
+}
 
 }  // namespace trireme::observe

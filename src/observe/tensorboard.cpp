@@ -25,7 +25,16 @@ enum Event : uint32_t { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5
 enum SessionLog : uint32_t { kStatus = 1 };
 constexpr int32_t kSessionStart = 1;
 enum Summary : uint32_t { kValue = 1 };
-enum Value : uint32_t { kTag = 1, kSimpleValue = 2 };
+enum Value : uint32_t { kTag = 1, kSimpleValue = 2, kHisto = 5 };
+enum HistogramProto : uint32_t {
+  kMin = 1,
+  kMax = 2,
+  kNum = 3,
+  kSum = 4,
+  kSumSquares = 5,
+  kBucketLimit = 6,
+  kBucket = 7
+};
 
 constexpr std::array<uint32_t, 256> kCrcTable = [] {
   std::array<uint32_t, 256> table{};
@@ -102,6 +111,27 @@ std::string scalars_event(double wall_time, int64_t step, std::span<const Scalar
   return bytes;
 }
 
+std::string histogram_event(double wall_time, int64_t step, const NamedHistogram& named) {
+  const Histogram& histogram = named.histogram;
+  std::string bytes;
+  protozero::pbf_writer event(bytes);
+  begin(event, wall_time, step);
+  {
+    protozero::pbf_writer summary(event, kSummary);
+    protozero::pbf_writer value(summary, kValue);
+    value.add_string(kTag, named.name);
+    protozero::pbf_writer histo(value, kHisto);
+    histo.add_double(kMin, histogram.min);
+    histo.add_double(kMax, histogram.max);
+    histo.add_double(kNum, static_cast<double>(histogram.count));
+    histo.add_double(kSum, histogram.sum);
+    histo.add_double(kSumSquares, histogram.sum_of_squares);
+    histo.add_packed_double(kBucketLimit, histogram.limits.begin(), histogram.limits.end());
+    histo.add_packed_double(kBucket, histogram.counts.begin(), histogram.counts.end());
+  }
+  return bytes;
+}
+
 }  // namespace tensorboard
 
 TensorBoardFile::TensorBoardFile(const std::filesystem::path& folder, int64_t first_step) {
@@ -118,6 +148,11 @@ TensorBoardFile::TensorBoardFile(const std::filesystem::path& folder, int64_t fi
 
 void TensorBoardFile::scalars(int64_t step, std::span<const Scalar> scalars) {
   write(tensorboard::scalars_event(tensorboard::now(), step, scalars));
+}
+
+void TensorBoardFile::histograms(int64_t step, std::span<const NamedHistogram> histograms) {
+  for (const NamedHistogram& histogram : histograms)
+    if (histogram.histogram.count > 0) write(tensorboard::histogram_event(tensorboard::now(), step, histogram));
 }
 
 void TensorBoardFile::append(const StepRecord& record) {
@@ -141,8 +176,14 @@ void TensorBoardFile::append(const StepRecord& record) {
 }
 
 void TensorBoardFile::append(const EvalRecord& record) {
-  const std::array<Scalar, 2> values = {
-      {{"eval/loss", record.eval_loss}, {"eval/bits_per_byte", record.eval_bits_per_byte}}};
+  const std::string loss = eval_key("eval/loss", record.set), bits = eval_key("eval/bits_per_byte", record.set);
+  const std::array<Scalar, 2> values = {{{loss, record.eval_loss}, {bits, record.eval_bits_per_byte}}};
+  scalars(record.step, values);
+}
+
+void TensorBoardFile::append(const ChoiceRecord& record) {
+  const std::string acc = eval_key("eval/acc", record.suite), acc_norm = eval_key("eval/acc_norm", record.suite);
+  const std::array<Scalar, 2> values = {{{acc, record.acc}, {acc_norm, record.acc_norm}}};
   scalars(record.step, values);
 }
 

@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "observe/histogram.h"
 #include "observe/step_record.h"
 
 namespace trireme::observe {
@@ -32,9 +33,12 @@ class TensorBoardFile {
   TensorBoardFile(const std::filesystem::path& folder, int64_t first_step);
 
   void scalars(int64_t step, std::span<const Scalar> scalars);
+  /// An event each; one without a finite value is left out.
+  void histograms(int64_t step, std::span<const NamedHistogram> histograms);
 
   void append(const StepRecord& record);
   void append(const EvalRecord& record);
+  void append(const ChoiceRecord& record);
 
   const std::filesystem::path& path() const { return path_; }
 
@@ -54,9 +58,10 @@ uint32_t crc32c(std::string_view bytes);
 uint32_t masked_crc32c(std::string_view bytes);
 /// The record of one event.
 std::string record(std::string_view event);
-/// `Event`s: the first of a file; scalars of a step.
+/// `Event`s: the first of a file; scalars of a step; a histogram.
 std::string version_event(double wall_time);
 std::string scalars_event(double wall_time, int64_t step, std::span<const Scalar> scalars);
+std::string histogram_event(double wall_time, int64_t step, const NamedHistogram& histogram);
 }  // namespace tensorboard
 
 }  // namespace trireme::observe

@@ -45,7 +45,8 @@ LoadedModel load_model(const std::filesystem::path& path, Weights weights) {
                      train.seq_len,
                      train.micro_batch_size,
                      train.document_mask,
-                     parts.config.data.eval_path};
+                     held_out_sets(parts.config),
+                     choice_files(parts.config)};
   for (nn::Parameter* parameter : loaded.model->parameters()) {
     const auto statistics = ops::compute_type(parameter->dtype());
     const at::Tensor master = at::empty(parameter->shape(), statistics);

@@ -3,7 +3,9 @@
 
 #include <filesystem>
 #include <memory>
+#include <vector>
 
+#include "config/named_path.h"
 #include "data/tokenizer.h"
 #include "models/model.h"
 #include "train/checkpointing.h"
@@ -29,8 +31,9 @@ struct LoadedModel {
   int64_t step = 0;
   int64_t seq_len = 0;  ///< that it was trained with
   int64_t micro_batch_size = 1;
-  bool document_mask = false;       ///< that it was trained with
-  std::filesystem::path eval_path;  ///< held-out data that it was trained with; may be empty or gone
+  bool document_mask = false;               ///< that it was trained with
+  std::vector<config::NamedPath> held_out;  ///< sets that it was evaluated on in training; they may be gone
+  std::vector<config::NamedPath> choices;   ///< likewise, files of questions
 };
 
 /// `path` as open_checkpoint() has it.

@@ -12,6 +12,7 @@
 #include "describe/model_shape.h"
 #include "memory/process_memory.h"
 #include "observe/startup_report.h"
+#include "train/histograms.h"
 
 namespace trireme::train {
 namespace {
@@ -55,11 +56,11 @@ void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesys
   report.train_documents = session_.dataset->document_count();
   report.train_tokens = session_.dataset->token_count();
   report.train_bytes = session_.dataset->text_bytes();
-  if (session_.eval_dataset != nullptr) {
-    report.eval_documents = session_.eval_dataset->document_count();
-    report.eval_tokens = session_.eval_dataset->token_count();
-    report.eval_bytes = session_.eval_dataset->text_bytes();
-  }
+  for (const auto& [name, dataset] : session_.held_out)
+    report.held_out.push_back(
+        {{name, dataset->folder()}, dataset->document_count(), dataset->token_count(), dataset->text_bytes()});
+  for (const ChoiceSuite& suite : session_.choices)
+    report.choices.push_back({{suite.name, suite.path}, static_cast<int64_t>(suite.questions.size())});
   report.first_step = session_.progress.step;
   report.resumed_from = resumed_from;
   console_.print(observe::to_text(report));
@@ -101,13 +102,16 @@ void Reporter::step(const StepResult& result) {
     if (tensorboard_ != nullptr) tensorboard_->append(record);
     console_.step(record);
   }
+  if (tensorboard_ != nullptr && metrics.histograms > 0 && step % metrics.histograms == 0)
+    tensorboard_->histograms(step, histograms_of(*session_.model, result.loss_scale));
   console_.progress(step, result.loss, meter_->seconds_left(step));
 }
 
-void Reporter::evaluation(const Evaluation& evaluation) {
+void Reporter::evaluation(const std::string& set, const Evaluation& evaluation) {
   if (metrics_ == nullptr) return;
   observe::EvalRecord record;
   record.step = session_.progress.step;
+  record.set = set;
   record.eval_loss = evaluation.loss;
   record.eval_bits_per_byte = evaluation.bits_per_byte;
   record.tokens = evaluation.tokens;
@@ -118,8 +122,22 @@ void Reporter::evaluation(const Evaluation& evaluation) {
   console_.evaluation(record);
 }
 
-bool Reporter::lacks_evaluation() const {
-  return metrics_ != nullptr && !metrics_->has_evaluation(session_.progress.step);
+void Reporter::choices(const std::string& suite, const ChoiceEvaluation& evaluation) {
+  if (metrics_ == nullptr) return;
+  observe::ChoiceRecord record;
+  record.step = session_.progress.step;
+  record.suite = suite;
+  record.acc = evaluation.acc;
+  record.acc_norm = evaluation.acc_norm;
+  record.questions = static_cast<int64_t>(evaluation.questions.size());
+  record.seconds = evaluation.seconds;
+  metrics_->append(record);
+  if (tensorboard_ != nullptr) tensorboard_->append(record);
+  console_.choices(record);
+}
+
+bool Reporter::lacks(const std::string& key) const {
+  return metrics_ != nullptr && !metrics_->has(session_.progress.step, key);
 }
 
 void Reporter::sync() {

@@ -32,11 +32,17 @@ class Reporter {
   void rewind(int64_t step);
 
   void begin_step() { meter_->begin_step(); }
-  /// Every step is shown in the bar; every metrics.interval-th, the last and a skipped one get a line.
+  /// Every step is shown in the bar; every metrics.interval-th, the last and a skipped one get a line, and every
+  /// metrics.histograms-th has histograms of the weights after it and of its gradients. Call it before the next step
+  /// touches them.
   void step(const StepResult& result);
-  void evaluation(const Evaluation& evaluation);
-  /// Whether the metrics have no evaluation of the step that the run stands at; false on ranks that do not speak.
-  bool lacks_evaluation() const;
+  /// Of a held-out set, by its name in eval.sets; empty: data.eval_path.
+  void evaluation(const std::string& set, const Evaluation& evaluation);
+  /// Of a file of questions, by its name in eval.choices.
+  void choices(const std::string& suite, const ChoiceEvaluation& evaluation);
+  /// Whether the metrics of the step that the run stands at have no number with this key; false on ranks that do not
+  /// speak.
+  bool lacks(const std::string& key) const;
   /// Puts the metrics so far on the disk; before a checkpoint that covers their steps.
   void sync();
   void checkpoint(const checkpoint::SaveReport& report);

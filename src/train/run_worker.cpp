@@ -119,7 +119,7 @@ class Run {
   ExitCode train() {
     resume();
     // The evaluation after the newest checkpoint may have been cut short.
-    if (s_.progress.step > 0 && evaluation_due() && missing_evaluation() && !evaluate()) return obey_stop();
+    if (s_.progress.step > 0 && evaluation_due() && !evaluate(Evaluate::missing)) return obey_stop();
     if (s_.progress.step >= last_step_) {
       reporter_.say(fmt::format("nothing to do: the run has finished step {} of {}; raise train.{} to go on",
                                 s_.progress.step, last_step_,
@@ -136,7 +136,7 @@ class Run {
       // The checkpoint does not wait for the evaluation, which a stop or a crash may cut short.
       if (checkpoint_due(result)) save();
       if (result.stop && s_.progress.step < last_step_) return obey_stop();
-      if (evaluation_due() && !evaluate()) return obey_stop();
+      if (evaluation_due() && !evaluate(Evaluate::all)) return obey_stop();
     }
     set_phase(context_, Phase::done);
     return ExitCode::done;
@@ -161,9 +161,6 @@ class Run {
     const bool must = result.stop || s_.progress.step == last_step_;
     return must || (postponed_ && !result.skipped);
   }
-
-  // Whether metrics lack the line of an evaluation that this step is due; told by the first rank.
-  bool missing_evaluation() { return s_.eval_dataset != nullptr && s_.mesh->world().any(reporter_.lacks_evaluation()); }
 
   void resume() {
     set_phase(context_, Phase::loading);
@@ -228,18 +225,43 @@ class Run {
         store_.newest() ? store_.newest()->folder.string() : "its beginning, since it has no checkpoint");
   }
 
-  // False when it was left for a stop.
-  bool evaluate() {
-    if (s_.eval_dataset == nullptr) return true;
-    set_phase(context_, Phase::evaluating);
-    const std::optional<Evaluation> evaluation = train::evaluate(*s_.model, s_.eval_dataset, s_.mesh->data(),
-                                                                 {.seq_len = s_.config.train.seq_len,
-                                                                  .micro_batch_size = s_.config.train.micro_batch_size,
-                                                                  .max_tokens = s_.config.eval.tokens,
-                                                                  .document_mask = s_.config.train.document_mask,
-                                                                  .wants_to_stop = [this] { return wants_to_stop(); }});
-    if (!evaluation) return false;
-    reporter_.evaluation(*evaluation);
+  // `missing`: only what the metrics of this step lack, which the first rank tells. False when it was left for a stop.
+  enum class Evaluate { all, missing };
+  bool evaluate(Evaluate which) {
+    if (!evaluate_weights(which, "")) return false;
+    if (s_.ema == nullptr) return true;
+    const optim::EmaScope average(*s_.ema);
+    return evaluate_weights(which, observe::kAverageSuffix);
+  }
+
+  // `suffix` tells the average of the weights from them, in the names of what is evaluated.
+  bool evaluate_weights(Evaluate which, const std::string& suffix) {
+    const auto wanted = [&](std::string_view number, const std::string& name) {
+      return which == Evaluate::all || s_.mesh->world().any(reporter_.lacks(observe::eval_key(number, name)));
+    };
+    for (const HeldOut& set : s_.held_out) {
+      const std::string name = set.name + suffix;
+      if (!wanted("eval_loss", name)) continue;
+      set_phase(context_, Phase::evaluating);
+      const std::optional<Evaluation> evaluation =
+          train::evaluate(*s_.model, set.dataset, s_.mesh->data(),
+                          {.seq_len = s_.config.train.seq_len,
+                           .micro_batch_size = s_.config.train.micro_batch_size,
+                           .max_tokens = s_.config.eval.tokens,
+                           .wants_to_stop = [this] { return wants_to_stop(); }});
+      if (!evaluation) return false;
+      reporter_.evaluation(name, *evaluation);
+    }
+    for (const ChoiceSuite& suite : s_.choices) {
+      const std::string name = suite.name + suffix;
+      if (!wanted("eval_acc", name)) continue;
+      set_phase(context_, Phase::evaluating);
+      const std::optional<ChoiceEvaluation> evaluation = evaluate_choices(
+          *s_.model, suite.questions, s_.mesh->data(),
+          {.micro_batch_size = s_.config.train.micro_batch_size, .wants_to_stop = [this] { return wants_to_stop(); }});
+      if (!evaluation) return false;
+      reporter_.choices(name, *evaluation);
+    }
     return true;
   }
 

@@ -8,30 +8,66 @@
 namespace trireme::train {
 namespace {
 
-// Everything wrong between data and model, at once.
-void check_data(const config::Config& config, const data::Dataset& dataset, const data::Dataset* eval) {
+// How messages call a held-out set.
+std::string in_config(const config::NamedPath& set) {
+  return set.name.empty() ? fmt::format("data.eval_path = {}", set.path.string())
+                          : fmt::format("{} of eval.sets", config::to_text(set));
+}
+
+// Opens all data. Everything wrong with it, and between it and the model, at once.
+void open_data(Session& session) {
+  const config::Config& config = session.config;
+  session.dataset = data::Dataset::open(config.data.path);
+  const data::Dataset& train = *session.dataset;
   std::vector<std::string> faults;
-  const auto check_vocabulary = [&](const data::Dataset& set, std::string_view key) {
+  const auto check_vocabulary = [&](const data::Dataset& set, const std::string& what) {
     if (set.vocab_size() > config.model.vocab)
       faults.push_back(
-          fmt::format("{} = {} was prepared with a tokenizer of {} tokens, but model.vocab = {}; model.vocab = {} "
-                      "would fit, or prepare "
-                      "the data with a smaller tokenizer",
-                      key, set.folder().string(), set.vocab_size(), config.model.vocab, set.vocab_size()));
+          fmt::format("{} was prepared with a tokenizer of {} tokens, but model.vocab = {}; model.vocab = {} would "
+                      "fit, or prepare the data with a smaller tokenizer",
+                      what, set.vocab_size(), config.model.vocab, set.vocab_size()));
   };
-  check_vocabulary(dataset, "data.path");
-  if (eval != nullptr) {
-    check_vocabulary(*eval, "data.eval_path");
-    if (eval->tokenizer_hash() != dataset.tokenizer_hash())
+  check_vocabulary(train, fmt::format("data.path = {}", train.folder().string()));
+  for (const config::NamedPath& set : held_out_sets(config)) {
+    try {
+      session.held_out.push_back({set.name, data::Dataset::open(set.path)});
+    } catch (const InputError& error) {
+      faults.push_back(fmt::format("{}: {}", in_config(set), error.what()));
+      continue;
+    }
+    const data::Dataset& held_out = *session.held_out.back().dataset;
+    check_vocabulary(held_out, in_config(set));
+    if (held_out.tokenizer_hash() != train.tokenizer_hash())
       faults.push_back(
-          fmt::format("data.eval_path = {} was prepared with another tokenizer than data.path = {}; prepare both "
-                      "with the same one",
-                      eval->folder().string(), dataset.folder().string()));
+          fmt::format("{} was prepared with another tokenizer than data.path = {}; prepare both with the same one",
+                      in_config(set), train.folder().string()));
+  }
+  for (const config::NamedPath& file : choice_files(config)) {
+    try {
+      const data::Tokenizer tokenizer = data::Tokenizer::load(train.tokenizer_folder());
+      session.choices.push_back(
+          {file.name, file.path, data::read_choices(file.path, tokenizer, config.model.max_seq_len)});
+    } catch (const InputError& error) {
+      faults.insert(faults.end(), error.faults().begin(), error.faults().end());
+    }
   }
   if (!faults.empty()) throw InputError(faults);
 }
 
 }  // namespace
+
+std::vector<config::NamedPath> held_out_sets(const config::Config& config) {
+  std::vector<config::NamedPath> sets;
+  if (!config.data.eval_path.empty()) sets.push_back({"", config.data.eval_path});
+  for (const std::string& text : config.eval.sets) sets.push_back(config::to_named_path(text));
+  return sets;
+}
+
+std::vector<config::NamedPath> choice_files(const config::Config& config) {
+  std::vector<config::NamedPath> files;
+  for (const std::string& text : config.eval.choices) files.push_back(config::to_named_path(text));
+  return files;
+}
 
 at::ScalarType activation_type(config::Precision precision) {
   switch (precision) {
@@ -69,9 +105,7 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
         "run.device = \"cuda\" with {} workers needs comm.backend = \"nccl\", which is not built yet; --workers 1 "
         "works",
         s.mesh->size());
-  s.dataset = data::Dataset::open(config.data.path);
-  if (!config.data.eval_path.empty()) s.eval_dataset = data::Dataset::open(config.data.eval_path);
-  check_data(config, *s.dataset, s.eval_dataset.get());
+  open_data(s);
   s.model = models::make_model(config.model, activation_type(config.train.precision));
   s.data_parallel = std::make_unique<parallel::DataParallel>(*s.model, s.mesh->data(), s.device);
   s.optimizer = std::make_unique<optim::Adamw>(s.model->parameters(), config.optimizer);

@@ -5,9 +5,11 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/mesh.h"
 #include "config/config.h"
+#include "config/named_path.h"
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "models/model.h"
@@ -16,6 +18,7 @@
 #include "optim/loss_scaler.h"
 #include "optim/spike_guard.h"
 #include "parallel/data_parallel.h"
+#include "train/choice_scores.h"
 
 namespace trireme::train {
 
@@ -25,13 +28,20 @@ struct Progress {
   int64_t tokens = 0;  ///< tokens trained on so far, over all ranks
 };
 
+/// Text that is evaluated and never trained on.
+struct HeldOut {
+  std::string name;  ///< in eval.sets; empty: data.eval_path
+  std::shared_ptr<const data::Dataset> dataset;
+};
+
 struct Session {
   config::Config config;     ///< resolved for this world
   int64_t accumulation = 1;  ///< micro-batches of a full step on each rank; see config/batch_ramp.h
   at::Device device = at::kCPU;
   std::shared_ptr<comm::Mesh> mesh;
   std::shared_ptr<const data::Dataset> dataset;
-  std::shared_ptr<const data::Dataset> eval_dataset;  ///< null: no held-out text
+  std::vector<HeldOut> held_out;
+  std::vector<ChoiceSuite> choices;  ///< eval.choices
   std::unique_ptr<models::Model> model;
   std::unique_ptr<parallel::DataParallel> data_parallel;
   std::unique_ptr<optim::Adamw> optimizer;
@@ -43,6 +53,11 @@ struct Session {
 
   bool first_rank() const { return mesh->rank() == 0; }
 };
+
+/// data.eval_path, when there is one, without a name; then eval.sets.
+std::vector<config::NamedPath> held_out_sets(const config::Config& config);
+/// eval.choices.
+std::vector<config::NamedPath> choice_files(const config::Config& config);
 
 /// The type of activations.
 at::ScalarType activation_type(config::Precision precision);

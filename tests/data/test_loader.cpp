@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -24,12 +25,14 @@ class LoaderTest : public DataTest {
     return dataset(texts, 100);
   }
   static LoaderOptions layout(int64_t micro, int64_t accumulation, int64_t rank, int64_t ranks, uint64_t seed = 1) {
-    return {.seed = seed,
-            .seq_len = seq_len,
-            .micro_batch_size = micro,
-            .accumulation = accumulation,
-            .data_rank = rank,
-            .data_ranks = ranks};
+    LoaderOptions options;
+    options.seed = seed;
+    options.seq_len = seq_len;
+    options.micro_batch_size = micro;
+    options.accumulation = accumulation;
+    options.data_rank = rank;
+    options.data_ranks = ranks;
+    return options;
   }
 
   /// A row of a batch: where in the global order, and its tokens with the last label.
@@ -208,6 +211,60 @@ TEST_F(LoaderTest, ManyLoadersEndAtOnce) {
     Loader loader(set, layout(1, 1, 0, 1));
     if (i % 2 == 0) loader.next_step();
   }
+}
+
+TEST_F(LoaderTest, BatchesThatGrowSeeTheSameOrder) {
+  const auto set = corpus();
+  const auto options = [&](int64_t micro, int64_t rank, int64_t ranks) {
+    LoaderOptions growing = layout(micro, 1, rank, ranks);
+    growing.accumulation_at = [micro, ranks](uint64_t position) {  // 4 sequences, from position 8 on 8
+      return (position < 8 ? 4 : 8) / (micro * ranks);
+    };
+    return growing;
+  };
+  const auto ids_of = [](const std::vector<Batch>& batches) {
+    std::vector<uint64_t> ids;
+    for (const Batch& batch : batches) ids.insert(ids.end(), batch.sample_ids.begin(), batch.sample_ids.end());
+    return ids;
+  };
+  Loader alone(set, options(2, 0, 1)), first(set, options(1, 0, 2)), second(set, options(1, 1, 2));
+  uint64_t next = 0;
+  for (const uint64_t size : {4, 4, 8, 8}) {
+    EXPECT_EQ(alone.global_batch_size(), static_cast<int64_t>(size));
+    std::vector<uint64_t> expected(size);
+    std::iota(expected.begin(), expected.end(), next);
+    EXPECT_EQ(ids_of(alone.next_step()), expected);
+    std::vector<uint64_t> both = ids_of(first.next_step());
+    const std::vector<uint64_t> rest = ids_of(second.next_step());
+    both.insert(both.end(), rest.begin(), rest.end());
+    EXPECT_EQ(both, expected);
+    next += size;
+    EXPECT_EQ(alone.state().position, next);
+  }
+  // A resume in the middle of the ramp goes on with the size that is due there.
+  Loader resumed(set, options(2, 0, 1), first.state());
+  EXPECT_EQ(resumed.global_batch_size(), 8);
+}
+
+TEST_F(LoaderTest, StartsOfDocumentsAreNoLabelsWhenAskedFor) {
+  const auto set = corpus();
+  LoaderOptions masked = layout(8, 1, 0, 1);
+  masked.mask_document_starts = true;
+  Loader plain(set, layout(8, 1, 0, 1)), without(set, masked);
+  int64_t starts = 0;
+  for (int step = 0; step < 6; ++step) {
+    const Batch a = plain.next_step()[0], b = without.next_step()[0];
+    EXPECT_EQ(a.tokens, b.tokens);
+    int64_t valid = 0;
+    for (size_t i = 0; i < a.labels.size(); ++i) {
+      const bool start = a.tokens[i] == set->end_of_text();
+      EXPECT_EQ(b.labels[i], start ? ignored_label : a.labels[i]);
+      starts += start ? 1 : 0;
+      valid += start ? 0 : 1;
+    }
+    EXPECT_EQ(b.valid_tokens, valid);
+  }
+  EXPECT_GT(starts, 0) << "the texts hold no border";
 }
 
 }  // namespace

@@ -19,10 +19,34 @@ TEST(Presets, HavePublishedParameterTotals) {
     const char* name;
     int64_t total;
   } rows[] = {
-      {"llama2-7b", 6'738'415'616},   {"llama2-13b", 13'015'864'320}, {"llama2-70b", 68'976'648'192},
-      {"llama3-8b", 8'030'261'248},   {"llama3-70b", 70'553'706'496}, {"llama3.1-405b", 405'853'388'800},
-      {"llama3.2-1b", 1'235'814'400}, {"llama3.2-3b", 3'212'749'824}, {"tinyllama-1.1b", 1'100'048'384},
-      {"smollm2-135m", 134'515'008},  {"smollm2-360m", 361'821'120},  {"smollm2-1.7b", 1'711'376'384},
+      {"llama2-7b", 6'738'415'616},
+      {"llama2-13b", 13'015'864'320},
+      {"llama2-70b", 68'976'648'192},
+      {"llama3-8b", 8'030'261'248},
+      {"llama3-70b", 70'553'706'496},
+      {"llama3.1-405b", 405'853'388'800},
+      {"llama3.2-1b", 1'235'814'400},
+      {"llama3.2-3b", 3'212'749'824},
+      {"tinyllama-1.1b", 1'100'048'384},
+      {"smollm2-135m", 134'515'008},
+      {"smollm2-360m", 361'821'120},
+      {"smollm2-1.7b", 1'711'376'384},
+      // Counted by transformers 5.24 on its own configurations.
+      {"gpt2", 124'439'808},
+      {"gpt2-medium", 354'823'168},
+      {"gpt2-large", 774'030'080},
+      {"gpt2-xl", 1'557'611'200},
+      {"qwen2.5-0.5b", 494'032'768},
+      {"qwen2.5-1.5b", 1'543'714'304},
+      {"qwen2.5-7b", 7'615'616'512},
+      {"qwen3-0.6b", 596'049'920},
+      {"qwen3-1.7b", 1'720'574'976},
+      {"qwen3-4b", 4'022'468'096},
+      {"qwen3-8b", 8'190'735'360},
+      {"qwen3-14b", 14'768'307'200},
+      {"qwen3-32b", 32'762'123'264},
+      {"mistral-7b-v0.1", 7'241'732'096},
+      {"mistral-7b-v0.3", 7'248'023'552},
   };
   for (const auto& row : rows) {
     SCOPED_TRACE(row.name);
@@ -37,7 +61,10 @@ TEST(Presets, TableIsConsistent) {
     EXPECT_TRUE(names.insert(preset.name).second) << "twice in the table";
     EXPECT_EQ(count_parameters(preset.shape).total(), preset.parameters);
     EXPECT_THAT(shape_faults(preset.shape), testing::IsEmpty());
-    EXPECT_EQ(preset.shape.heads * preset.shape.head_dim, preset.shape.hidden);
+    // Qwen 3 chooses the size of a head apart from the width.
+    if (!preset.shape.qk_norm) {
+      EXPECT_EQ(preset.shape.heads * preset.shape.head_dim, preset.shape.hidden);
+    }
     EXPECT_FALSE(preset.source.empty());
   }
 }
@@ -77,6 +104,30 @@ TEST(Flops, FollowTheNamedConvention) {
                    6.0 * 1235814400.0 + 12.0 * 16 * 2048 * 4096);
   // One token sees itself, with a mask or without.
   EXPECT_DOUBLE_EQ(model_flops_per_token(tied, 1), model_flops_per_token(tied, 1, AttentionFlops::causal));
+}
+
+TEST(Flops, AWindowShortensWhatAttentionSees) {
+  ModelShape shape = preset("mistral-7b-v0.1").shape;
+  const double matrices = 6.0 * (7241732096.0 - 131072000.0), a_token = 12.0 * 32 * 4096;
+  EXPECT_DOUBLE_EQ(model_flops_per_token(shape, 8192), matrices + a_token * 4096);
+  EXPECT_DOUBLE_EQ(model_flops_per_token(shape, 2048), matrices + a_token * 2048);
+  // 5 tokens, window 3: they see 1, 2, 3, 3, 3.
+  shape.sliding_window = 3;
+  EXPECT_DOUBLE_EQ(model_flops_per_token(shape, 5, AttentionFlops::causal), matrices + a_token * 12.0 / 5);
+}
+
+TEST(Rope, HighAndLowFrequenciesAreStretchedAsEachTypeSays) {
+  const auto ratio = [](const RopeScaling& scaling, size_t pair) {
+    return rotary_frequencies(64, 10000, {})[pair] / rotary_frequencies(64, 10000, scaling)[pair];
+  };
+  EXPECT_DOUBLE_EQ(ratio({.type = "linear", .factor = 4}, 0), 4);
+  EXPECT_DOUBLE_EQ(ratio({.type = "linear", .factor = 4}, 31), 4);
+  EXPECT_DOUBLE_EQ(ratio({.type = "ntk", .factor = 4}, 0), 1);
+  EXPECT_NEAR(ratio({.type = "ntk", .factor = 4}, 31), 4, 1e-12);
+  EXPECT_DOUBLE_EQ(ratio({.type = "yarn", .factor = 4, .original_max_seq_len = 2048}, 0), 1);
+  EXPECT_DOUBLE_EQ(ratio({.type = "yarn", .factor = 4, .original_max_seq_len = 2048}, 31), 4);
+  EXPECT_NEAR(rotary_attention_factor({.type = "yarn", .factor = 4}), 1.138629436, 1e-9);
+  EXPECT_DOUBLE_EQ(rotary_attention_factor({.type = "llama3", .factor = 4}), 1);
 }
 
 TEST(ShapeFaults, NameTheKeyBothNumbersAndWhatWorks) {

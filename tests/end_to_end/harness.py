@@ -214,6 +214,16 @@ class EndToEnd(unittest.TestCase):
     def train(cls, run, workers, settings=(), **options):
         return cls.start_train(run, workers, settings, **options).wait()
 
+    @classmethod
+    def prepared(cls, text):
+        """Data of another text with the same tokenizer."""
+        folder = cls.new_folder("prepared")
+        (folder / "text.txt").write_text(text)
+        result = cls.call("data", "prepare", folder / "text.txt", "--tokenizer", cls.data / "tokenizer", "--out", folder / "out")
+        if result.code != DONE:
+            raise AssertionError(f"the data could not be prepared: {result}")
+        return folder / "out"
+
     def trained(self, run, workers, settings=(), **options):
         """train, which must end with 0; returns the run."""
         result = self.train(run, workers, settings, **options)

@@ -194,14 +194,6 @@ class BadInputTest(EndToEnd):
                     with self.subTest("data verify"):
                         self.assert_refused(self.call("data", "verify", path), path / SHARD)
 
-    def prepared(self, text):
-        """Data of another text with the same tokenizer."""
-        folder = self.new_folder("prepared")
-        (folder / "text.txt").write_text(text)
-        result = self.call("data", "prepare", folder / "text.txt", "--tokenizer", self.data / "tokenizer", "--out", folder / "out")
-        self.assertEqual(result.code, DONE, str(result))
-        return folder / "out"
-
     def test_flipped_byte_of_a_shard(self):
         folder = self.copy_of_data()
         position = 128 + 200_001

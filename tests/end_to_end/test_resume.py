@@ -13,6 +13,11 @@ STEPS = 40
 FIXED = {"train.global_batch_size": 12, "lr_schedule.steps": STEPS, "train.precision": "fp32", "optimizer.lr": 1e-3}
 
 
+GPT16 = {"train.precision": "fp16", "loss_scale.initial": 2.0**22, "loss_scale.growth_interval": 4, "model.architecture": "gpt",
+         "model.kv_heads": 4, "model.dropout": 0.1, "batch_ramp.start": 8, "batch_ramp.increment": 8, "batch_ramp.samples": 300,
+         "train.global_batch_size": 24, "train.micro_batch_size": 4, "optimizer.lr": 3e-3}
+
+
 def flip_byte(path, position):
     content = bytearray(path.read_bytes())
     content[position] ^= 0x40
@@ -49,6 +54,11 @@ class ResumeTest(EndToEnd):
         rows = {
             "bf16, 2 workers": (2, {}),
             "fp32, 1 worker, 3 micro-batches": (1, {**FIXED, "train.micro_batch_size": 4}),
+            # The scale grows and falls, and each step's batch and masks are others: all of it has to go on where it was.
+            "fp16, gpt, 2 workers": (2, GPT16),
+            "average, documents, spikes, 2 workers": (2, {
+                "train.ema_decay": 0.9, "train.document_mask": "true", "train.mask_document_starts": "true", "train.z_loss": 1e-3,
+                "spike_guard.factor": 1.05, "spike_guard.window": 5, "model.qk_norm": "true"}),
             "fp64, 3 workers, 2 micro-batches": (3, {**FIXED, "train.micro_batch_size": 2, "train.precision": "fp64"}),
         }
         for name, (workers, settings) in rows.items():
@@ -60,6 +70,15 @@ class ResumeTest(EndToEnd):
                 self.trained(run, workers, settings)
                 self.assert_no_step_twice(run, STEPS)
                 self.assert_same_run(run, whole)
+                if settings is GPT16:
+                    scales = [line["loss_scale"] for line in whole.steps()]
+                    self.assertGreater(len(set(scales[20:])), 1, "the scale has to move after the resume")
+                    self.assertTrue(any(line.get("skipped") for line in whole.steps()), "a scale of 2^22 overflows")
+                    tokens = [b["tokens"] - a["tokens"] for a, b in zip(whole.steps(), whole.steps()[1:])]
+                    self.assertEqual(sorted(set(tokens)), [8 * 64, 16 * 64, 24 * 64], "the ramp")
+                if "spike_guard.factor" in settings:
+                    spikes = [line["step"] for line in whole.steps() if line.get("skipped_spike")]
+                    self.assertTrue(any(step > 20 for step in spikes), f"no spike after the resume: {spikes}")
 
     def test_another_number_of_workers_goes_on(self):
         def settings(micro):

@@ -2,9 +2,12 @@
 
 import pathlib
 
+import numpy as np
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing import event_accumulator
 
-from harness import DONE, EndToEnd, main
+import oracle_model
+from harness import EndToEnd, main
 
 
 class TensorBoardTest(EndToEnd):
@@ -48,6 +51,73 @@ class TensorBoardTest(EndToEnd):
         self.assertEqual([line["step"] for line in run.steps()], list(range(1, 11)))
         self.assertEqual(len(list(pathlib.Path(run.folder / "tensorboard").iterdir())), 2)
         self.compare(run)
+
+    def test_histograms(self):
+        """Of every second step: weights those of the step's checkpoint, gradients as layer_grad_norms and the optimizer have them."""
+        settings = {"metrics.tensorboard": "true", "metrics.histograms": 2, "metrics.interval": 1, "metrics.layer_grad_norms": "true",
+                    "checkpoint.interval": 1, "checkpoint.keep": 0, "train.steps": 4, "train.global_batch_size": 8,
+                    "lr_schedule.warmup_steps": 1, "train.clip_grad_norm": 0.01, "train.stop_after": 3}
+        run = self.trained(self.new_run("histograms"), 1, settings)
+        # Step 4 is told after a resume, once.
+        run = self.trained(run, 1, {**settings, "train.stop_after": 4})
+        accumulator = event_accumulator.EventAccumulator(str(run.folder / "tensorboard"), size_guidance={"histograms": 0})
+        accumulator.Reload()
+        names = [name.removeprefix("model.") for name in oracle_model.weights(run.checkpoints()[-1])]
+        self.assertGreater(len(names), 10)
+        self.assertEqual(sorted(accumulator.Tags()["histograms"]), sorted(f"{kind}/{name}" for name in names for kind in ("weights", "gradients")))
+        for name in names:
+            events = accumulator.Histograms(f"weights/{name}")
+            self.assertEqual([event.step for event in events], [2, 4])
+            for event in events:
+                checkpoint = run.folder / "checkpoints" / f"step-{event.step:08d}"
+                values = oracle_model.weights(checkpoint)[f"model.{name}"].double().flatten().numpy()
+                self.compare_histogram(event.histogram_value, values, f"{name} after step {event.step}")
+        beta1 = 0.9
+        for step in (2, 4):
+            moments = [self.exp_avg(run.folder / "checkpoints" / f"step-{at:08d}") for at in (step - 1, step)]
+            line = run.steps()[step - 1]
+            clip = min(1, 0.01 / (line["grad_norm"] + 1e-6))
+            self.assertLess(clip, 0.5, "clipping tells gradients before it from those after it")
+            squares = 0
+            for name in names:
+                event, = [event for event in accumulator.Histograms(f"gradients/{name}") if event.step == step]
+                value = event.histogram_value
+                gradient = (moments[1][name] - beta1 * moments[0][name]) / (1 - beta1) / clip
+                for what, ours, theirs in (("min", value.min, gradient.min()), ("max", value.max, gradient.max())):
+                    self.assertAlmostEqual(ours, theirs, delta=1e-4 * np.abs(gradient).max(), msg=f"{what} of {name} at step {step}")
+                self.assertEqual(value.num, gradient.size)
+                self.assertEqual(sum(value.bucket), value.num)
+                self.assertAlmostEqual(value.sum_squares / (gradient @ gradient), 1, delta=1e-4, msg=name)
+                squares += value.sum_squares
+            self.assertAlmostEqual(squares ** 0.5 / line["grad_norm"], 1, delta=1e-6)
+        with self.subTest("only on request"):
+            run = self.trained(self.new_run("none"), 1, {"train.steps": 2, "lr_schedule.warmup_steps": 1, "metrics.tensorboard": "true"})
+            self.assertEqual(self.read(run).Tags()["histograms"], [])
+        with self.subTest("not without TensorBoard"):
+            self.assert_refused(self.train(self.new_run("refused"), 1, {"metrics.histograms": 2}), "metrics.histograms = 2", "metrics.tensorboard = true")
+
+    def exp_avg(self, checkpoint):
+        tensors = {}
+        for path in checkpoint.glob("rank-*.safetensors"):
+            tensors.update(load_file(path))
+        prefix = "optimizer.exp_avg."
+        return {name.removeprefix(prefix): tensor.double().flatten().numpy() for name, tensor in tensors.items() if name.startswith(prefix)}
+
+    def compare_histogram(self, told, values, message):
+        self.assertEqual(told.num, values.size, message)
+        self.assertEqual((told.min, told.max), (values.min(), values.max()), message)
+        self.assertAlmostEqual(told.sum, values.sum(), delta=1e-12 * np.abs(values).sum(), msg=message)
+        self.assertAlmostEqual(told.sum_squares, values @ values, delta=1e-12 * (values @ values), msg=message)
+        edges, limit = [], 1e-12
+        while limit < 1e20:
+            edges.append(limit)
+            limit *= 1.1
+        edges = [-edge for edge in reversed(edges)] + [0.0] + edges
+        counts, _ = np.histogram(values, edges)
+        filled = np.flatnonzero(counts)
+        first, last = filled[0], filled[-1]
+        self.assertEqual(list(told.bucket), list(counts[first:last + 1]), message)
+        self.assertEqual(list(told.bucket_limit), edges[first + 1:last + 2], message)
 
     def test_off_unless_asked_for(self):
         run = self.trained(self.new_run("off"), 1, {"train.steps": 2, "lr_schedule.warmup_steps": 1})

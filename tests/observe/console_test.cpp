@@ -76,14 +76,21 @@ TEST(OtherLines, Text) {
   EXPECT_EQ(skipped_line(record, 2000),
             "step  120/2000  skipped: gradient norm NaN, first in blocks.3.attention.q.weight; no weight was changed "
             "(loss 3.4521)");
-  const EvalRecord eval{.step = 120,
-                        .eval_loss = 3.211,
-                        .eval_bits_per_byte = 1.84231,
-                        .tokens = 120000,
-                        .bytes = 524288,
-                        .seconds = 3.14};
+  EvalRecord eval{.step = 120,
+                  .eval_loss = 3.211,
+                  .eval_bits_per_byte = 1.84231,
+                  .tokens = 120000,
+                  .bytes = 524288,
+                  .seconds = 3.14};
   EXPECT_EQ(evaluation_line(eval, 2000),
             "eval  120/2000  loss  3.2110  1.8423 bits/byte  held-out: 120,000 tokens, 512 KiB of text, 3.1s");
+  eval.set = "wiki";
+  EXPECT_EQ(evaluation_line(eval, 2000),
+            "eval  120/2000  loss  3.2110  1.8423 bits/byte  wiki: 120,000 tokens, 512 KiB of text, 3.1s");
+  const ChoiceRecord questions{
+      .step = 120, .suite = "arc", .acc = 0.25, .acc_norm = 1.0 / 3, .questions = 1200, .seconds = 3.14};
+  EXPECT_EQ(choices_line(questions, 2000),
+            "eval  120/2000  acc  0.2500   acc_norm 0.3333   arc: 1,200 questions, 3.1s");
 }
 
 /// A pipe as the console's output.

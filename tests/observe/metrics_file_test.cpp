@@ -73,6 +73,10 @@ TEST(MetricsLine, KeysInOrder) {
   EXPECT_EQ(json["skipped_parameter"], "blocks.0.attention.q.weight");
   EXPECT_THAT(keys(to_json_line(EvalRecord{.step = 3})),
               ElementsAre("step", "eval_loss", "eval_bits_per_byte", "eval_tokens", "eval_bytes"));
+  EXPECT_THAT(keys(to_json_line(EvalRecord{.step = 3, .set = "wiki"})),
+              ElementsAre("step", "eval_loss/wiki", "eval_bits_per_byte/wiki", "eval_tokens/wiki", "eval_bytes/wiki"));
+  EXPECT_THAT(keys(to_json_line(ChoiceRecord{.step = 3, .suite = "arc"})),
+              ElementsAre("step", "eval_acc/arc", "eval_acc_norm/arc", "eval_questions/arc"));
 }
 
 TEST(MetricsLine, FloatsReadBackToTheirBits) {
@@ -158,6 +162,19 @@ TEST_F(MetricsFileTest, RewindTable) {
     EXPECT_EQ(text(), row.after + to_json_line(EvalRecord{.step = 77}) + "\n");
     EXPECT_FALSE(fs::exists(path_.string() + ".tmp"));
   }
+}
+
+// What a resumed run looks for, to evaluate what a stop has cut off and nothing else.
+TEST_F(MetricsFileTest, HasTheNumberOfASet) {
+  put("note\n{\"step\":2}\n");
+  MetricsFile file(path_);
+  file.append(EvalRecord{.step = 2});
+  file.append(EvalRecord{.step = 4, .set = "wiki"});
+  EXPECT_TRUE(file.has(2, "eval_loss"));
+  EXPECT_FALSE(file.has(2, "eval_loss/wiki"));
+  EXPECT_TRUE(file.has(4, "eval_loss/wiki"));
+  EXPECT_FALSE(file.has(4, "eval_loss"));
+  EXPECT_FALSE(file.has(4, "eval_loss/wik"));
 }
 
 TEST_F(MetricsFileTest, MissingFileIsMadeAndRewindsToNothing) {

@@ -64,9 +64,8 @@ StartupReport full() {
   report.train_documents = 12;
   report.train_tokens = 320001;
   report.train_bytes = 1280004;
-  report.eval_documents = 1;
-  report.eval_tokens = 5000;
-  report.eval_bytes = 20000;
+  report.held_out = {{{"", "data/eval"}, 1, 5000, 20000}, {{"wiki", "data/wiki"}, 3, 200, 700}};
+  report.choices = {{{"arc", "arc.jsonl"}, 1}, {{"mmlu", "m.jsonl"}, 1200}};
   return report;
 }
 
@@ -90,10 +89,14 @@ TEST(StartupReport, SaysWhatIsSo) {
       "12 documents, 320,001 tokens, 1.22 MiB of text (4.00 bytes a token)\n",
       "the run sees 512,000 tokens = 1.60 epochs\n",
       "1 document, 5,000 tokens, 19.5 KiB of text (4.00 bytes a token)\n",
+      "Held-out    wiki=data/wiki\n",
+      "Questions   arc=arc.jsonl, 1 question\n",
+      "Questions   mmlu=m.jsonl, 1,200 questions\n",
+      "3 documents, 200 tokens, 700 B of text (3.50 bytes a token)\n",
       "1,000 steps\n",
       "100 steps of warm-up, 900 steps of cosine decay from 1.00e-03 to 1.00e-04\n",
       "adamw, beta 0.9 and 0.95, eps 1e-08, weight decay 0.1, gradient norm clipped at 1\n",
-      "every 500 steps, over 5,000 held-out tokens\n",
+      "every 500 steps, over 5,200 held-out tokens and 1,201 questions\n",
       "every 500 steps, the last 3 kept\n",
       "runs/small: metrics.jsonl, checkpoints/\n",
   };
@@ -109,7 +112,8 @@ TEST(StartupReport, Variations) {
   report.workers = 1;
   report.threads = 2;
   report.matmul_flops_per_second = 0;
-  report.eval_tokens = 0;
+  report.held_out.clear();
+  report.choices.clear();
   report.memory_bytes = 1 << 20;
   report.first_step = 400;
   report.resumed_from = "runs/small/checkpoints/step-00000400";
