@@ -264,7 +264,7 @@ void add_loss_scale(std::vector<Option>& table) {
 void add_spike_guard(std::vector<Option>& table) {
   table.push_back(Option("spike_guard.factor", at(&Config::spike_guard, &SpikeGuardConfig::factor),
                          "A step whose gradient norm is more than this times the median of the last "
-                         "spike_guard.window sound steps is skipped: weights and moments stay. 0: no guard.")
+                         "spike_guard.window steps is skipped: weights and moments stay. 0: no guard.")
                       .at_least(0));
   table.push_back(Option("spike_guard.window", at(&Config::spike_guard, &SpikeGuardConfig::window),
                          "Steps whose norms are remembered; the guard starts when there are as many.")

@@ -20,7 +20,7 @@ bool SpikeGuard::is_spike(double norm) const {
 
 void SpikeGuard::remember(double norm) {
   if (config_.factor <= 0) return;
-  norms_.push_back(norm);
+  norms_.push_back(is_spike(norm) ? config_.factor * median() : norm);
   if (static_cast<int64_t>(norms_.size()) > config_.window) norms_.pop_front();
 }
 

@@ -16,7 +16,8 @@ class SpikeGuard {
   /// Median norm of the window; 0 until it is full, or without a guard.
   double median() const;
   bool is_spike(double norm) const;
-  /// The norm of a step that was learned from. Spikes are not remembered: they would raise the median for the next.
+  /// The norm of a step; of a spike, the bound that it passed: one spike does not raise the median, and norms that stay
+  /// high do.
   void remember(double norm);
 
   /// What a checkpoint keeps: the norms of the window, oldest first.

@@ -98,8 +98,8 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
     s.optimizer->step(result.learning_rate,
                       optim::clip_coefficient(norm.total, s.config.train.clip_grad_norm) / loss_scale);
     if (s.ema) s.ema->update(s.optimizer->updates());
-    s.spike_guard->remember(norm.total);
   }
+  if (!verdict.not_finite) s.spike_guard->remember(norm.total);
 
   s.progress.step += 1;
   s.progress.tokens += result.tokens;

@@ -58,7 +58,7 @@ class ResumeTest(EndToEnd):
             "fp16, gpt, 2 workers": (2, GPT16),
             "average, documents, spikes, 2 workers": (2, {
                 "train.ema_decay": 0.9, "train.document_mask": "true", "train.mask_document_starts": "true", "train.z_loss": 1e-3,
-                "spike_guard.factor": 1.05, "spike_guard.window": 5, "model.qk_norm": "true"}),
+                "spike_guard.factor": 1.1, "spike_guard.window": 5, "model.qk_norm": "true", "optimizer.lr": 1e-3}),
             "fp64, 3 workers, 2 micro-batches": (3, {**FIXED, "train.micro_batch_size": 2, "train.precision": "fp64"}),
         }
         for name, (workers, settings) in rows.items():

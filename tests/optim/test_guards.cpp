@@ -63,8 +63,11 @@ TEST(SpikeGuard, ComparesWithTheMedianOfAFullWindow) {
   EXPECT_FALSE(guard.is_spike(4.5));
   EXPECT_TRUE(guard.is_spike(4.6));
   EXPECT_FALSE(guard.is_spike(std::nan(""))) << "not finite is told as that";
+  guard.remember(1000.0);
+  EXPECT_EQ(guard.norms().back(), 4.5) << "a spike counts as the bound that it passed";
+  EXPECT_EQ(guard.median(), 2.0) << "of 1, 1.5, 2, 4.5, 100";
   for (int i = 0; i < 5; ++i) guard.remember(10.0);
-  EXPECT_EQ(guard.median(), 10.0) << "the oldest are forgotten";
+  EXPECT_FALSE(guard.is_spike(10.0)) << "norms that stay high become usual";
   EXPECT_EQ(guard.norms().size(), 5u);
 }
 
