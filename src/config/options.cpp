@@ -1,5 +1,8 @@
 // The table of all options, in the order of the file that `trireme config --all` prints. Defaults stand in config.h.
+#include <fmt/format.h>
+
 #include "config/option.h"
+#include "describe/architecture.h"
 #include "describe/model_shape.h"
 
 namespace trireme::config {
@@ -32,6 +35,14 @@ void add_run(std::vector<Option>& table) {
           .changeable());
 }
 
+/// " mine: what its author says." for each architecture that this program adds.
+std::string registered_help() {
+  std::string text;
+  for (const describe::Architecture& own : describe::registered_architectures())
+    text += fmt::format(" {}: {}", own.name, own.description.empty() ? "registered by this program." : own.description);
+  return text;
+}
+
 void add_model(std::vector<Option>& table) {
   const auto size = [&](std::string key, int64_t ModelShape::*member, std::string help, std::string follows) {
     table.push_back(Option("model." + key, at(&Config::model, member), std::move(help))
@@ -47,8 +58,10 @@ void add_model(std::vector<Option>& table) {
                       .changeable());  // a label: the numbers that it leads to may not change
   table.push_back(
       Option("model.architecture", at(&Config::model, &ModelShape::architecture),
-             "Kind of decoder. llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases.")
-          .one_of({"llama"})
+             "Kind of decoder. llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases." +
+                 registered_help())
+          .one_of(describe::architecture_names())
+          .hint("a model of one's own is known to the program that registers it")
           .refuses("gpt2", "llama works")
           .otherwise("the preset's, or \"llama\""));
   size("layers", &ModelShape::layers, "Transformer blocks.", "the preset's");

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "describe/architecture.h"
 #include "describe/divisors.h"
 
 namespace trireme::describe {
 
 std::vector<std::string> shape_faults(const ModelShape& shape, std::string_view prefix) {
+  if (const Architecture* own = registered_architecture(shape.architecture); own != nullptr && own->faults)
+    return own->faults(shape);
   std::vector<std::string> faults;
   if (shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads != 0) {
     faults.push_back(fmt::format("{0}kv_heads = {1} does not divide {0}heads = {2}; {3}", prefix, shape.kv_heads,
@@ -28,6 +31,7 @@ std::vector<std::string> shape_faults(const ModelShape& shape, std::string_view 
 }
 
 ParameterCounts count_parameters(const ModelShape& shape) {
+  if (const Architecture* own = registered_architecture(shape.architecture)) return own->count_parameters(shape);
   const int64_t query = shape.heads * shape.head_dim, key_value = shape.kv_heads * shape.head_dim;
   ParameterCounts counts;
   counts.embedding = shape.vocab * shape.hidden;

@@ -72,8 +72,9 @@ struct ParameterCounts {
   int64_t feed_forward = 0;
   int64_t norm = 0;
   int64_t head = 0;
+  int64_t other = 0;  ///< all but embedding and head where the roles are not known: of a registered architecture
 
-  int64_t total() const { return embedding + attention + feed_forward + norm + head; }
+  int64_t total() const { return embedding + attention + feed_forward + norm + head + other; }
 };
 ParameterCounts count_parameters(const ModelShape& shape);
 
