@@ -21,9 +21,7 @@ using trireme::describe::ModelShape;
 namespace nn = trireme::nn;
 namespace ops = trireme::ops;
 
-constexpr double kDeviation = 0.02;
-
-nn::LogicalTensor matrix(std::string name, int64_t rows, int64_t cols, double deviation = kDeviation) {
+nn::LogicalTensor matrix(std::string name, int64_t rows, int64_t cols, double deviation) {
   return {std::move(name), {rows, cols}, {nn::Init::Kind::truncated_normal, deviation}, /*decay=*/true};
 }
 nn::LogicalTensor norm(std::string name, int64_t size) {
@@ -36,20 +34,21 @@ class ParallelDecoder final : public trireme::models::Model {
   // where a checkpoint finds it.
   ParallelDecoder(ModelShape shape, at::ScalarType dtype) : Model(std::move(shape), dtype) {
     const ModelShape& m = shape_;
-    const double residual = kDeviation / std::sqrt(2.0 * static_cast<double>(m.layers));
+    const double deviation = trireme::describe::model_option(m, "deviation");
+    const double residual = deviation / std::sqrt(2.0 * static_cast<double>(m.layers));
     // A unit is what is summed over workers at once; backward completes units in about the reverse of this order.
-    embedding_ = add_parameter({matrix("embed.weight", m.vocab, m.hidden)});
+    embedding_ = add_parameter({matrix("embed.weight", m.vocab, m.hidden, deviation)});
     units_.push_back({"embed", {embedding_}});
     for (int64_t i = 0; i < m.layers; ++i) {
       const std::string at = "blocks." + std::to_string(i) + ".";
       Block b{};
       b.norm = add_parameter({norm(at + "norm.weight", m.hidden)});
       // Three tensors by name, one in memory, so that one product serves them.
-      b.qkv = add_parameter({matrix(at + "q.weight", m.heads * m.head_dim, m.hidden),
-                             matrix(at + "k.weight", m.kv_heads * m.head_dim, m.hidden),
-                             matrix(at + "v.weight", m.kv_heads * m.head_dim, m.hidden)});
+      b.qkv = add_parameter({matrix(at + "q.weight", m.heads * m.head_dim, m.hidden, deviation),
+                             matrix(at + "k.weight", m.kv_heads * m.head_dim, m.hidden, deviation),
+                             matrix(at + "v.weight", m.kv_heads * m.head_dim, m.hidden, deviation)});
       b.output = add_parameter({matrix(at + "output.weight", m.hidden, m.heads * m.head_dim, residual)});
-      b.up = add_parameter({matrix(at + "up.weight", m.ffn, m.hidden)});
+      b.up = add_parameter({matrix(at + "up.weight", m.ffn, m.hidden, deviation)});
       b.down = add_parameter({matrix(at + "down.weight", m.hidden, m.ffn, residual)});
       blocks_.push_back(b);
       units_.push_back({"blocks." + std::to_string(i), {b.norm, b.qkv, b.output, b.up, b.down}});
@@ -108,6 +107,7 @@ std::vector<std::string> faults(const ModelShape& m) {
 
 int main(int argc, char** argv) {
   trireme::models::register_architecture("parallel", trireme::models::make<ParallelDecoder>,
-                                         "attention and feed-forward side by side, squared ReLU.", faults);
+                                         "attention and feed-forward side by side, squared ReLU.", faults,
+                                         {{"deviation", 0.02, "of the initial weights"}});
   return trireme::cli::main(argc, argv);
 }

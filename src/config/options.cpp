@@ -43,6 +43,18 @@ std::string registered_help() {
   return text;
 }
 
+/// " mine: window (tokens that attention looks back; 64)."
+std::string own_options() {
+  std::string text;
+  for (const describe::Architecture& own : describe::registered_architectures()) {
+    std::string list;
+    for (const describe::ModelOption& option : own.options)
+      list += fmt::format("{}{} ({}; {})", list.empty() ? "" : ", ", option.name, option.help, option.standard);
+    if (!list.empty()) text += fmt::format(" {}: {}.", own.name, list);
+  }
+  return text;
+}
+
 void add_model(std::vector<Option>& table) {
   const auto size = [&](std::string key, int64_t ModelShape::*member, std::string help, std::string follows) {
     table.push_back(Option("model." + key, at(&Config::model, member), std::move(help))
@@ -64,6 +76,9 @@ void add_model(std::vector<Option>& table) {
           .hint("a model of one's own is known to the program that registers it")
           .refuses("gpt2", "llama works")
           .otherwise("the preset's, or \"llama\""));
+  table.push_back(
+      Option("model.options", at(&Config::model, &ModelShape::options),
+             "Numbers that only the architecture has, each \"name=number\"; llama has none." + own_options()));
   size("layers", &ModelShape::layers, "Transformer blocks.", "the preset's");
   size("hidden", &ModelShape::hidden, "Width of the residual stream.", "the preset's");
   size("heads", &ModelShape::heads, "Query heads.", "the preset's");

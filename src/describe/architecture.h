@@ -19,10 +19,18 @@ namespace trireme::describe {
 
 inline constexpr std::array<std::string_view, 1> kBuiltInArchitectures = {"llama"};
 
+/// A number that only this architecture has, given as model.options = ["name=number"].
+struct ModelOption {
+  std::string name;
+  double standard = 0;  ///< where it is not given
+  std::string help;     ///< a few words
+};
+
 /// An added architecture as those parts see it that know no tensors.
 struct Architecture {
   std::string name;         ///< of model.architecture
   std::string description;  ///< a sentence for the help of that option; may be empty
+  std::vector<ModelOption> options;
   /// Faults of a shape, in place of shape_faults' own; each names its key, both numbers and what works. Empty function:
   /// those of a llama.
   std::function<std::vector<std::string>(const ModelShape&)> faults;
@@ -35,6 +43,13 @@ void register_architecture(Architecture architecture);
 
 /// nullptr for one that is built in, or not known.
 const Architecture* registered_architecture(std::string_view name);
+
+/// The value of an option in shape.options, or its standard. Throws InputError for what is no number, and InternalError
+/// for a name that the architecture of the shape does not have.
+double model_option(const ModelShape& shape, std::string_view name);
+
+/// What is wrong with shape.options; each fault tells what there is.
+std::vector<std::string> option_faults(const ModelShape& shape);
 
 /// All that were registered, in that order. Seals the table.
 std::span<const Architecture> registered_architectures();

@@ -8,9 +8,10 @@
 namespace trireme::describe {
 
 std::vector<std::string> shape_faults(const ModelShape& shape, std::string_view prefix) {
+  std::vector<std::string> faults = option_faults(shape);
+  if (!faults.empty()) return faults;  // a check of its own may read them
   if (const Architecture* own = registered_architecture(shape.architecture); own != nullptr && own->faults)
     return own->faults(shape);
-  std::vector<std::string> faults;
   if (shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads != 0) {
     faults.push_back(fmt::format("{0}kv_heads = {1} does not divide {0}heads = {2}; {3}", prefix, shape.kv_heads,
                                  shape.heads, what_divides(shape.heads, shape.kv_heads)));

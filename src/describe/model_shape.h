@@ -42,6 +42,7 @@ struct ModelShape {
   double norm_eps = 1e-5;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  std::vector<std::string> options;  ///< "name=number", of an added architecture (architecture.h); llama has none
 
   bool operator==(const ModelShape&) const = default;
 };

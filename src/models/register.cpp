@@ -28,11 +28,13 @@ describe::ParameterCounts count(Model& model) {
 
 }  // namespace
 
-void register_architecture(std::string name, Factory make, std::string description, ShapeCheck check) {
+void register_architecture(std::string name, Factory make, std::string description, ShapeCheck check,
+                           std::vector<describe::ModelOption> options) {
   TRIREME_CHECK(make != nullptr, "the architecture \"{}\" has no factory", name);
   describe::Architecture row;
   row.name = std::move(name);
   row.description = std::move(description);
+  row.options = std::move(options);
   row.faults = std::move(check);
   row.count_parameters = [make](const describe::ModelShape& shape) { return count(*make(shape, at::kFloat)); };
   row.make = std::move(make);

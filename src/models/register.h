@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "describe/architecture.h"
 #include "describe/model_shape.h"
 #include "models/model.h"
 
@@ -25,9 +26,13 @@ using ShapeCheck = std::function<std::vector<std::string>(const describe::ModelS
 
 /// Adds an architecture. Call it at the start of main, before cli::main. It writes the one global table that the
 /// library has (describe/architecture.h); it is not safe from several threads. Throws InternalError for a name that is
-/// empty or taken. `description`: a sentence for the help of model.architecture. Without a `check`, a shape has to be
-/// one that a llama could have.
-void register_architecture(std::string name, Factory make, std::string description = "", ShapeCheck check = {});
+/// empty or taken.
+///
+/// `description`: a sentence for the help of model.architecture. Without a `check`, a shape has to be one that a llama
+/// could have. `options`: numbers that the shape has no place for, given as model.options = ["name=number"] and read
+/// with describe::model_option; other names are refused.
+void register_architecture(std::string name, Factory make, std::string description = "", ShapeCheck check = {},
+                           std::vector<describe::ModelOption> options = {});
 
 /// The factory of a class whose constructor takes (shape, dtype).
 template <typename T>

@@ -159,14 +159,14 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
 // What weights are shaped by. The rest of a model (rope_theta, rope_scaling, max_seq_len, norm_eps) may be given anew,
 // as when a context is extended.
 constexpr const char* kShapeKeys[] = {"architecture", "layers", "hidden", "heads", "kv_heads",
-                                      "head_dim",     "ffn",    "vocab",  "tied"};
+                                      "head_dim",     "ffn",    "vocab",  "tied",  "options"};
 
 // A smaller model would be filled from a part of a larger one without a word, so the shapes are compared, not only the
 // tensors.
 void refuse_other_model(const Session& session, const checkpoint::CheckpointReader& reader) {
   std::vector<std::string> faults;
   const std::string folder = reader.folder().string();
-  const nlohmann::json& theirs = reader.state().at("model");
+  const nlohmann::json theirs = to_json(shape_from_json(reader.state().at("model")));
   const nlohmann::json ours = to_json(session.config.model);
   for (const char* key : kShapeKeys)
     if (theirs.at(key) != ours.at(key))
@@ -214,6 +214,7 @@ nlohmann::json to_json(const describe::ModelShape& m) {
           {"tied", m.tied},
           {"norm_eps", m.norm_eps},
           {"rope_theta", m.rope_theta},
+          {"options", m.options},
           {"rope_scaling",
            {{"factor", m.rope_scaling.factor},
             {"low_freq_factor", m.rope_scaling.low_freq_factor},
@@ -235,6 +236,7 @@ describe::ModelShape shape_from_json(const nlohmann::json& json) {
   json.at("tied").get_to(m.tied);
   json.at("norm_eps").get_to(m.norm_eps);
   json.at("rope_theta").get_to(m.rope_theta);
+  m.options = json.value("options", std::vector<std::string>());  // older checkpoints have none
   const nlohmann::json& scaling = json.at("rope_scaling");
   scaling.at("factor").get_to(m.rope_scaling.factor);
   scaling.at("low_freq_factor").get_to(m.rope_scaling.low_freq_factor);

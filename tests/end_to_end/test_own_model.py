@@ -100,7 +100,6 @@ class OwnModelTest(EndToEnd):
         evaluated = self.call("eval", run.folder)
         self.assertEqual(evaluated.code, DONE, str(evaluated))
         self.assertIn("bits per byte", evaluated.out)
-        # With a cache, token by token, the model is the one that was trained on whole sequences.
         generated = self.call("generate", run.folder, "--prompt", "The ", "--max-tokens", "20", "--seed", "1")
         self.assertEqual(generated.code, DONE, str(generated))
         self.assertTrue(generated.out.startswith("The "), str(generated))
@@ -112,11 +111,19 @@ class OwnModelTest(EndToEnd):
     def test_refusals(self):
         rows = {
             "an unknown architecture": ({"model.architecture": "paralel"}, ['"llama"', '"parallel"', 'did you mean "parallel"?']),
+            "an option that it lacks": ({"model.options": "deviatoin=1"}, ["did you mean deviation?"]),
             "what its own check refuses": ({"model.tied": "true"}, ["model.tied = true"]),
         }
         for name, (settings, texts) in rows.items():
             with self.subTest(name):
                 self.assert_refused(self.train(self.new_run("refused"), 2, settings), *texts)
+
+    def test_options_of_its_own(self):
+        """They reach the model in every worker, and are fixed for a run."""
+        run, other = (self.trained(self.new_run(f"deviation {value}"), 2, {"train.stop_after": 2, "model.options": f"deviation={value}"})
+                      for value in (0.03, 0.01))
+        self.assertNotEqual(run.steps()[0]["grad_norm"], other.steps()[0]["grad_norm"])
+        self.assert_refused(self.train(run, 2, {"model.options": "deviation=0.01"}), "model.options", "0.03", "0.01")
 
     def test_another_torch(self):
         """CMAKE_PREFIX_PATH goes before the torch of our build, and another release is refused before it can crash."""

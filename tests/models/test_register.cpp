@@ -60,7 +60,8 @@ std::vector<std::string> at_most_ten(const ModelShape& shape) {
 
 // Before any test, as before cli::main.
 const bool registered = [] {
-  register_architecture("bag", bag(Fault::none), "no order, no attention.", at_most_ten);
+  register_architecture("bag", bag(Fault::none), "no order, no attention.", at_most_ten,
+                        {{"window", 64, "tokens that it looks back"}, {"slope", 0.5, "of nothing"}});
   register_architecture("no-unit", bag(Fault::no_unit));
   register_architecture("same-name", bag(Fault::same_name));
   register_architecture("head-shape", bag(Fault::head_shape));
@@ -108,6 +109,31 @@ TEST(Register, ItsOwnCheckDecidesAndOtherwiseThatOfALlama) {
   EXPECT_THAT(describe::shape_faults(shape), ElementsAre());
   shape.architecture = "no-unit";
   EXPECT_THAT(describe::shape_faults(shape), ElementsAre(HasSubstr("model.kv_heads = 3")));
+}
+
+TEST(Register, OptionsOfItsOwn) {
+  ModelShape shape = shape_of("bag");
+  EXPECT_EQ(describe::model_option(shape, "window"), 64);
+  shape.options = {"slope=-2.5e-1", "window=8"};
+  EXPECT_EQ(describe::model_option(shape, "window"), 8);
+  EXPECT_EQ(describe::model_option(shape, "slope"), -0.25);
+  EXPECT_THAT(error_of([&] { describe::model_option(shape, "other"); }), HasSubstr("without an option other"));
+
+  const std::string own = "layers = 3\narchitecture = \"bag\"\n";
+  const struct {
+    const char *model, *message;
+  } rows[] = {
+      {"options = [\"window=8\", \"slope=1\"]\n", "no error"},
+      {"options = [\"widow=8\"]\n", "bag has no option \"widow\"; did you mean window?"},
+      {"options = [\"x=8\"]\n", "bag has no option \"x\"; it has window, slope"},
+      {"options = [\"window\"]\n", "\"window\": expected window=number, such as window=64"},
+      {"options = [\"window=8x\"]\n", "\"window=8x\": expected window=number"},
+      {"options = [\"window=nan\"]\n", "\"window=nan\": expected window=number"},
+      {"options = [\"window=8\", \"window=9\"]\n", "window is given twice"},
+  };
+  for (const auto& row : rows) EXPECT_THAT(load(own + row.model), HasSubstr(row.message)) << row.model;
+  EXPECT_THAT(load("layers = 3\noptions = [\"window=8\"]\n"), HasSubstr("llama has no options of its own"));
+  EXPECT_THAT(config::render_docs(), HasSubstr("window (tokens that it looks back; 64), slope (of nothing; 0.5)"));
 }
 
 TEST(Register, CountsComeFromTheModel) {
