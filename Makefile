@@ -22,7 +22,7 @@ soak:  ## the tests with their long sweeps whole
 sanitize:  ## the unit tests under the address, undefined-behaviour and thread sanitizers
 	@tools/sanitize.sh
 
-bench:  ## measure this machine: matrix products, collectives between two workers, the loader
+bench:  ## measure this machine, and beside it numpy, tiktoken and PyTorch DDP (tools/bench.sh PART)
 	@tools/bench.sh
 
 format:  ## format the sources

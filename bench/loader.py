@@ -32,6 +32,7 @@ def main() -> None:
     theirs = numpy_rate(folder / entry["file"], entry, manifest["id_type"], seq_len, micro, steps)
     print(f"trireme loader  {ours['tokens_per_second'] / 1e6:8.1f} M tokens/s (open and first step {ours['open_and_first_step_s'] * 1e3:.1f} ms)")
     print(f"numpy memmap    {theirs / 1e6:8.1f} M tokens/s")
+    print(f"trireme / numpy {ours['tokens_per_second'] / theirs:8.2f}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ function(trireme_library name)
     return()
   endif()
   add_library(${name} STATIC ${arg_SOURCES})
+  set_property(GLOBAL APPEND PROPERTY TRIREME_OBJECTS $<TARGET_OBJECTS:${name}>)  # of the library that is installed
   target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}/src")
   target_link_libraries(${name} PUBLIC ${arg_DEPENDS} trireme_fmt Threads::Threads PRIVATE trireme_flags)
   if(arg_TORCH)

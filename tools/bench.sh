@@ -1,17 +1,51 @@
 #!/usr/bin/env bash
-# Measures this machine: the program's own benchmarks (`trireme bench`) of matrix products and of collectives between two workers,
-# and, once make train has prepared its data, the loader, alone and beside numpy's memmap.
-# usage: tools/bench.sh
+# Measures this machine: the program's own benchmarks (`trireme bench`) of matrix products and of collectives between two workers.
+# Once make train has prepared its data, also, each beside what others use: the loader beside numpy's memmap, the tokenizer beside
+# tiktoken, training with two workers beside PyTorch's DDP (docs/benchmarks.md).
+# usage: tools/bench.sh [PART...]      PART: matmul collectives loader tokenizer train; all by default
+# environment: ROUNDS=3 of the comparison of training, some 3 minutes each
 source "$(dirname "$0")/lib.sh"
 
-tools/setup.sh build
-tools/venv.sh
-tools/build.sh release trireme
-build/trireme bench matmul
-build/trireme bench collectives --workers 2
-if [ -e data/sotu/train/manifest.json ]; then
-  build/trireme bench loader data/sotu/train
-  tools/venv.sh test
+data=data/sotu
+parts=("$@")
+[ $# -gt 0 ] || parts=(matmul collectives loader tokenizer train)
+
+needs_data() { [ -e "$1" ] || die 2 "$2 needs $1, which make train prepares"; }
+
+loader() {
+  needs_data "$data/train/manifest.json" loader
+  build/trireme bench loader "$data/train"
   tools/build.sh bench bench_loader
-  .venv/bin/python bench/loader.py build-bench/bench_loader data/sotu/train
-fi
+  .venv/bin/python -B bench/loader.py build-bench/bench_loader "$data/train"
+}
+
+tokenizer() {
+  needs_data "$data/text" tokenizer
+  tools/build.sh release test_tokenizer_pipe
+  .venv/bin/python -B bench/tokenizer.py build/tests/test_tokenizer_pipe "$data/text"
+}
+
+train() {
+  needs_data "$data/train/manifest.json" train
+  .venv/bin/python -B bench/train_ddp.py build/trireme configs/sotu.toml --rounds "${ROUNDS:-3}"
+}
+
+for part in "${parts[@]}"; do
+  case $part in matmul | collectives | loader | tokenizer | train) ;; *) die 2 "there is no part $part; there are matmul, collectives, loader, tokenizer, train" ;; esac
+done
+tools/setup.sh build
+tools/venv.sh test
+tools/build.sh release trireme
+for part in "${parts[@]}"; do
+  # Called without parts, it measures what there is to measure.
+  if [ $# -eq 0 ] && [[ $part == @(loader|tokenizer|train) ]] && ! [ -e "$data/train/manifest.json" ]; then
+    say "$part: not measured, make train has not prepared $data yet"
+    continue
+  fi
+  heading "$part"
+  case $part in
+    matmul) build/trireme bench matmul ;;
+    collectives) build/trireme bench collectives --workers 2 ;;
+    *) "$part" ;;
+  esac
+done

@@ -333,10 +333,11 @@ class Loader {
   }
 
   void settle_paths(Config& config) const {
-    const auto absolute = [](const std::filesystem::path& path, const std::filesystem::path& base) {
-      return path.empty() ? path : (std::filesystem::absolute(base) / path).lexically_normal();
-    };
     const std::filesystem::path here = std::filesystem::current_path();
+    // Not std::filesystem::absolute, which throws for "", the folder of a config file that is named without one.
+    const auto absolute = [&here](const std::filesystem::path& path, const std::filesystem::path& base) {
+      return path.empty() ? path : (here / base / path).lexically_normal();
+    };
     config.data.path = absolute(config.data.path, folder_);
     config.data.eval_path = absolute(config.data.eval_path, folder_);
     for (auto* texts : {&config.data.text, &config.data.eval_text}) {

@@ -107,8 +107,9 @@ std::string Option::fault(const Value& value) const {
     if (choices.empty() || std::find(choices.begin(), choices.end(), *text) != choices.end()) return "";
     if (text->empty() && value == standard) return "";
     const std::string near = trireme::nearest(*text, choices);
-    return fmt::format("expected {}{}", expectation(),
-                       near.empty() ? "" : fmt::format("; did you mean {}?", quote(near)));
+    return fmt::format("expected {}{}{}", expectation(),
+                       near.empty() ? "" : fmt::format("; did you mean {}?", quote(near)),
+                       near.empty() && !choices_hint.empty() ? "; " + choices_hint : "");
   }
   double number = 0;
   if (const auto* integer = std::get_if<int64_t>(&value))

@@ -119,7 +119,8 @@ struct Option {
   std::string help;                  ///< sentences for a person; says the unit and what special values mean
   std::vector<std::string> choices;  ///< empty: any text
   std::vector<NotBuilt> not_built;
-  std::string only_advice;  ///< not empty: only the default works yet, and this says why
+  std::string choices_hint;  ///< not empty: said after the list of choices, to one who gave another value
+  std::string only_advice;   ///< not empty: only the default works yet, and this says why
   std::optional<Limit> low, high;
   std::optional<double> special;  ///< allowed besides the range, e.g. -1
   std::string follows;            ///< not empty: what the value is when it is not given
@@ -136,6 +137,7 @@ struct Option {
   Option below(double value) && { return high = {value, false}, std::move(*this); }
   Option or_special(double value) && { return special = value, std::move(*this); }
   Option one_of(std::vector<std::string> values) && { return choices = std::move(values), std::move(*this); }
+  Option hint(std::string text) && { return choices_hint = std::move(text), std::move(*this); }
   Option refuses(std::string value, std::string advice) && {
     not_built.push_back({std::move(value), std::move(advice)});
     return std::move(*this);

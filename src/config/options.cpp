@@ -1,5 +1,8 @@
 // The table of all options, in the order of the file that `trireme config --all` prints. Defaults stand in config.h.
+#include <fmt/format.h>
+
 #include "config/option.h"
+#include "describe/architecture.h"
 #include "describe/model_shape.h"
 
 namespace trireme::config {
@@ -32,6 +35,26 @@ void add_run(std::vector<Option>& table) {
           .changeable());
 }
 
+/// " mine: what its author says." for each architecture that this program adds.
+std::string registered_help() {
+  std::string text;
+  for (const describe::Architecture& own : describe::registered_architectures())
+    text += fmt::format(" {}: {}", own.name, own.description.empty() ? "registered by this program." : own.description);
+  return text;
+}
+
+/// " mine: window (tokens that attention looks back; 64)."
+std::string own_options() {
+  std::string text;
+  for (const describe::Architecture& own : describe::registered_architectures()) {
+    std::string list;
+    for (const describe::ModelOption& option : own.options)
+      list += fmt::format("{}{} ({}; {})", list.empty() ? "" : ", ", option.name, option.help, option.standard);
+    if (!list.empty()) text += fmt::format(" {}: {}.", own.name, list);
+  }
+  return text;
+}
+
 void add_model(std::vector<Option>& table) {
   const auto size = [&](std::string key, int64_t ModelShape::*member, std::string help, std::string follows) {
     table.push_back(Option("model." + key, at(&Config::model, member), std::move(help))
@@ -49,9 +72,14 @@ void add_model(std::vector<Option>& table) {
       Option("model.architecture", at(&Config::model, &ModelShape::architecture),
              "Kind of decoder. llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases; with "
              "qkv_bias it is Qwen 2, with qk_norm Qwen 3, with sliding_window Mistral. gpt: GPT-2, with learned "
-             "positions, LayerNorm, biases and GELU.")
-          .one_of({"llama", "gpt"})
+             "positions, LayerNorm, biases and GELU." +
+                 registered_help())
+          .one_of(describe::architecture_names())
+          .hint("a model of one's own is known to the program that registers it")
           .otherwise("the preset's, or \"llama\""));
+  table.push_back(
+      Option("model.options", at(&Config::model, &ModelShape::options),
+             "Numbers that only the architecture has, each \"name=number\"; llama has none." + own_options()));
   size("layers", &ModelShape::layers, "Transformer blocks.", "the preset's");
   size("hidden", &ModelShape::hidden, "Width of the residual stream.", "the preset's");
   size("heads", &ModelShape::heads, "Query heads.", "the preset's");

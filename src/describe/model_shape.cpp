@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "describe/architecture.h"
 #include "describe/divisors.h"
 
 namespace trireme::describe {
@@ -77,7 +78,10 @@ void rotary_faults(const ModelShape& shape, std::string_view prefix, std::vector
 }  // namespace
 
 std::vector<std::string> shape_faults(const ModelShape& shape, std::string_view prefix) {
-  std::vector<std::string> faults;
+  std::vector<std::string> faults = option_faults(shape);
+  if (!faults.empty()) return faults;  // a check of its own may read them
+  if (const Architecture* own = registered_architecture(shape.architecture); own != nullptr && own->faults)
+    return own->faults(shape);
   if (shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads != 0) {
     faults.push_back(fmt::format("{0}kv_heads = {1} does not divide {0}heads = {2}; {3}", prefix, shape.kv_heads,
                                  shape.heads, what_divides(shape.heads, shape.kv_heads)));
@@ -90,6 +94,7 @@ std::vector<std::string> shape_faults(const ModelShape& shape, std::string_view 
 }
 
 ParameterCounts count_parameters(const ModelShape& shape) {
+  if (const Architecture* own = registered_architecture(shape.architecture)) return own->count_parameters(shape);
   const int64_t query = shape.heads * shape.head_dim, key_value = shape.kv_heads * shape.head_dim;
   const int64_t projections = shape.hidden * (query + 2 * key_value) + query * shape.hidden;
   ParameterCounts counts;

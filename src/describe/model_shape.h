@@ -38,6 +38,7 @@ struct ModelShape {
   bool qk_norm = false;   ///< RMSNorm of every query and key head
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  std::vector<std::string> options;  ///< "name=number", of an added architecture (architecture.h); llama has none
 
   bool is_gpt() const { return architecture == "gpt"; }
   bool operator==(const ModelShape&) const = default;
@@ -70,8 +71,9 @@ struct ParameterCounts {
   int64_t feed_forward = 0;
   int64_t norm = 0;
   int64_t head = 0;
+  int64_t other = 0;  ///< all but embedding and head where the roles are not known: of a registered architecture
 
-  int64_t total() const { return embedding + positions + attention + feed_forward + norm + head; }
+  int64_t total() const { return embedding + positions + attention + feed_forward + norm + head + other; }
 };
 ParameterCounts count_parameters(const ModelShape& shape);
 

@@ -78,6 +78,9 @@ Json llama_config(const describe::ModelShape& m) {
 
 std::string hf_architecture(const describe::ModelShape& shape) {
   if (shape.is_gpt()) return "GPT2LMHeadModel";
+  if (shape.architecture != "llama")
+    throw_input("model.architecture = \"{}\" is of this program alone; transformers has llama and gpt",
+                shape.architecture);
   if (shape.qkv_bias && shape.qk_norm)
     throw_input(
         "the model has model.qkv_bias and model.qk_norm, and no architecture of transformers has both without further "

@@ -2,9 +2,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
 
+#include <set>
+
+#include "describe/architecture.h"
 #include "models/gpt.h"
 #include "models/llama.h"
+#include "models/register.h"
 #include "nn/recompute.h"
 #include "ops/dispatch.h"
 #include "ops/linear.h"
@@ -23,6 +28,24 @@ nn::Parameter* Model::add_parameter(std::vector<nn::LogicalTensor> parts, int64_
   return parameters_.back().get();
 }
 
+void Model::check_units() {
+  TRIREME_CHECK(shape_.layers >= 0 && !units_.empty(), "a model of {} has no units", shape_.architecture);
+  std::set<std::string> names;
+  for (const nn::Parameter* parameter : parameters()) {
+    for (const nn::LogicalTensor& part : parameter->parts())
+      TRIREME_CHECK(names.insert(part.name).second, "{}: two tensors in its units are called {}", shape_.architecture,
+                    part.name);
+  }
+  for (const auto& parameter : parameters_) {
+    TRIREME_CHECK(names.contains(parameter->parts().front().name),
+                  "{}: {} is in no unit, so nobody would give it memory; add it to one", shape_.architecture,
+                  parameter->name());
+  }
+  const std::vector<int64_t> wanted = {shape_.vocab, shape_.hidden};
+  TRIREME_CHECK(head().shape() == wanted, "{}: head() is [{}], expected [vocab, hidden] = [{}]", shape_.architecture,
+                fmt::join(head().shape(), ", "), fmt::join(wanted, ", "));
+}
+
 Cache Model::make_cache(int64_t batch, int64_t capacity) const {
   const auto options = parameters_.front()->value().options();
   Cache cache;
@@ -35,7 +58,13 @@ Cache Model::make_cache(int64_t batch, int64_t capacity) const {
 std::unique_ptr<Model> make_model(const describe::ModelShape& shape, at::ScalarType dtype) {
   if (shape.architecture == "llama") return std::make_unique<Llama>(shape, dtype);
   if (shape.is_gpt()) return std::make_unique<Gpt>(shape, dtype);
-  throw_input("model.architecture = \"{}\" is not built; llama and gpt are", shape.architecture);
+  if (const describe::Architecture* own = describe::registered_architecture(shape.architecture)) {
+    std::unique_ptr<Model> model = std::any_cast<const Factory&>(own->make)(shape, dtype);
+    model->check_units();
+    return model;
+  }
+  throw_input("model.architecture = \"{}\" is not known to this program; it knows {}", shape.architecture,
+              fmt::join(describe::architecture_names(), ", "));
 }
 
 namespace {

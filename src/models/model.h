@@ -45,6 +45,9 @@ class Model {
   /// All parameters, in the order of units().
   std::vector<nn::Parameter*> parameters() const;
 
+  /// Throws InternalError where units and parameters do not fit together: what is in no unit is never given memory.
+  void check_units();
+
   /// Tables and other constants that are not parameters; call once the parameters have memory.
   virtual void prepare(at::Device device) = 0;
 
@@ -71,7 +74,8 @@ class Model {
   std::vector<std::unique_ptr<nn::Parameter>> parameters_;
 };
 
-/// The model of a shape on the meta device; refuses an architecture that is not built.
+/// The model of a shape on the meta device, of a built-in architecture or a registered one (models/register.h).
+/// Throws InputError for another.
 std::unique_ptr<Model> make_model(const describe::ModelShape& shape, at::ScalarType dtype);
 
 /// Hidden states after the final norm for tokens [batch, seq].

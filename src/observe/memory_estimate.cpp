@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "describe/architecture.h"
+
 namespace trireme::observe {
 namespace {
 
@@ -62,9 +64,16 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
 
   const int64_t block = block_bytes_per_token(shape, options, sizes);
   const int64_t border = shape.hidden * sizes.weight;  // between blocks, and after the last
-  const int64_t activations = recompute ? border * (shape.layers + 1) + block : block * shape.layers + border;
-  items.push_back({"activations", tokens * activations,
-                   recompute ? "the inputs of all blocks, and one block whole" : "what all blocks keep for backward"});
+  const int64_t borders = border * (shape.layers + 1);
+  if (is_lower_bound(shape)) {
+    items.push_back(
+        {"activations", tokens * borders,
+         fmt::format("the inputs of all blocks; what {} keeps inside them is not known", shape.architecture)});
+  } else {
+    items.push_back(
+        {"activations", tokens * (recompute ? borders + block : block * shape.layers + border),
+         recompute ? "the inputs of all blocks, and one block whole" : "what all blocks keep for backward"});
+  }
 
   // ops::linear_cross_entropy: the logits of a chunk; the gradient of its input, and that of the head in the compute
   // type, with the product of a chunk that is added to it.
@@ -83,6 +92,10 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                         .micro_batch_size = config.train.micro_batch_size,
                                         .seq_len = config.train.seq_len,
                                         .ema = config.train.ema_decay > 0});
+}
+
+bool is_lower_bound(const describe::ModelShape& shape) {
+  return describe::registered_architecture(shape.architecture) != nullptr;
 }
 
 int64_t total_bytes(std::span<const MemoryItem> items) {

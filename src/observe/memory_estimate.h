@@ -34,6 +34,10 @@ struct MemoryOptions {
 /// a chunk and the gradients that the fused loss keeps). For one worker that holds all parameters.
 std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const MemoryOptions& options);
 
+/// What the blocks of an architecture that a program adds keep for backward is not known: the estimate has their inputs
+/// only, and is less than what will be used.
+bool is_lower_bound(const describe::ModelShape& shape);
+
 /// Of one worker of a run.
 std::vector<MemoryItem> estimate_memory(const config::Config& config);
 int64_t total_bytes(std::span<const MemoryItem> items);

@@ -68,16 +68,17 @@ void add_model(Page& page, const StartupReport& report) {
             thousands(model.hidden), counted(model.heads, "head"), model.kv_heads, model.head_dim,
             thousands(model.ffn));
   page.line("vocabulary {}, sequences of at most {} tokens", thousands(model.vocab), thousands(model.max_seq_len));
-  const std::array<std::pair<std::string_view, int64_t>, 6> roles = {{{"embedding", counts.embedding},
+  const std::array<std::pair<std::string_view, int64_t>, 7> roles = {{{"embedding", counts.embedding},
                                                                       {"positions", counts.positions},
                                                                       {"attention", counts.attention},
                                                                       {"feed-forward", counts.feed_forward},
                                                                       {"norms", counts.norm},
+                                                                      {"other", counts.other},
                                                                       {"head", counts.head}}};
   const size_t width = thousands(total).size();
   for (const auto& [role, count] : roles) {
     const bool tied = model.tied && role == "head";
-    if (count == 0 && !tied) continue;
+    if (count == 0 && !tied) continue;  // a role that the architecture does not have, or does not tell
     page.line("  {:<13} {:>{}}  {:>6}{}", role, thousands(count), width,
               percent(total > 0 ? static_cast<double>(count) / static_cast<double>(total) : 0.0),
               tied ? "  tied: it is the embedding's weight" : "");
@@ -109,7 +110,8 @@ void add_memory(Page& page, const StartupReport& report) {
   const std::vector<MemoryItem> items = estimate_memory(report.config);
   const int64_t total = total_bytes(items);
   const int64_t all = total * report.workers;
-  page.section("Memory", "about {} a worker{}, and what libraries and their scratch take", short_bytes(total),
+  page.section("Memory", "{} {} a worker{}, and what libraries and their scratch take",
+               is_lower_bound(report.config.model) ? "more than" : "about", short_bytes(total),
                report.workers > 1 ? fmt::format(", {} in all", short_bytes(all)) : "");
   for (const MemoryItem& item : items) {
     page.line("  {:<15} {:>9}  {}", item.purpose, short_bytes(item.bytes), item.how);

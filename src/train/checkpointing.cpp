@@ -176,7 +176,7 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
 // What weights are shaped by. The rest of a model (rope_theta, rope_scaling, max_seq_len, norm_eps) may be given anew,
 // as when a context is extended.
 constexpr const char* kShapeKeys[] = {"architecture", "layers", "hidden", "heads",    "kv_heads", "head_dim",
-                                      "ffn",          "vocab",  "tied",   "qkv_bias", "qk_norm"};
+                                      "ffn",          "vocab",  "tied",   "qkv_bias", "qk_norm",  "options"};
 
 // A smaller model would be filled from a part of a larger one without a word, so the shapes are compared, not only the
 // tensors.

@@ -22,6 +22,7 @@ nlohmann::json to_json(const describe::ModelShape& m) {
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},
           {"rope_theta", m.rope_theta},
+          {"options", m.options},
           {"rope_scaling",
            {{"type", rope.type},
             {"factor", rope.factor},
@@ -50,6 +51,7 @@ describe::ModelShape shape_from_json(const nlohmann::json& json) {
   m.qkv_bias = json.value("qkv_bias", m.qkv_bias);
   m.qk_norm = json.value("qk_norm", m.qk_norm);
   json.at("rope_theta").get_to(m.rope_theta);
+  m.options = json.value("options", m.options);
   const nlohmann::json& scaling = json.at("rope_scaling");
   describe::RopeScaling& rope = m.rope_scaling;
   rope.type = scaling.value("type", rope.type);

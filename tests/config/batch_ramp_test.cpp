@@ -48,7 +48,9 @@ TEST(BatchRamp, EverySizeIsCutIntoMicroBatchesOnEveryRank) {
     resolve_world(config, 4);
     FAIL() << "no error";
   } catch (const InputError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("batch_ramp.start = 6 is not a multiple of train.micro_batch_size x data ranks = 2 x 4; 8 is"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("batch_ramp.start = 6 is not a multiple of train.micro_batch_size x data ranks = 2 x 4; 8 is"));
     EXPECT_THAT(error.what(), HasSubstr("batch_ramp.increment = 10"));
   }
 }

@@ -372,6 +372,12 @@ TEST(Load, MissingFileNamesTheNearest) {
   EXPECT_THAT(message(folder / "none" / "x.toml"), HasSubstr("there is no config file"));
   EXPECT_EQ(load_config(folder / "tiny.toml").data.path, folder / "data");
   EXPECT_EQ(load_config(folder / "tiny.toml").run.dir, std::filesystem::current_path() / "runs" / "tiny");
+  // A file of the working folder, which is named without one.
+  const std::filesystem::path here = std::filesystem::current_path();
+  std::filesystem::current_path(folder);
+  EXPECT_EQ(message("tiny.toml"), "");
+  EXPECT_EQ(load_config("tiny.toml").data.path, folder / "data");
+  std::filesystem::current_path(here);
   std::filesystem::remove_all(folder);
 }
 

@@ -7,15 +7,19 @@
 //       (uint32) and the ids
 //   test_tokenizer_pipe speed FOLDER REPEATS FILE...
 //       prints the CPU seconds of each repeat over all files, on one thread
+//   test_tokenizer_pipe threads FOLDER REPEATS THREADS FILE...
+//       prints the seconds by the clock of each repeat over all files, which the threads take one by one
 //   test_tokenizer_pipe synthetic OUT DOCUMENTS SEED
 //       writes synthetic text
 #include <fmt/format.h>
 #include <time.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -84,6 +88,27 @@ int speed(const std::vector<std::string>& words) {
   return 0;
 }
 
+int threads(const std::vector<std::string>& words) {
+  const Tokenizer tokenizer = Tokenizer::load(words.at(0));
+  std::vector<std::string> texts;
+  for (size_t i = 3; i < words.size(); ++i) texts.push_back(trireme::read_file(words[i]));
+  for (int repeat = std::stoi(words.at(1)); repeat > 0; --repeat) {
+    const auto start = std::chrono::steady_clock::now();
+    std::atomic<size_t> next = 0;
+    {
+      std::vector<std::jthread> team;
+      for (int thread = std::stoi(words.at(2)); thread > 0; --thread) {
+        team.emplace_back([&] {
+          std::vector<int32_t> ids;
+          for (size_t i = next++; i < texts.size(); i = next++) tokenizer.encode(texts[i], ids);
+        });
+      }
+    }
+    fmt::print("{:.6f}\n", seconds_since(start));
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -93,11 +118,12 @@ int main(int argc, char** argv) {
     if (mode == "train") return train(words);
     if (mode == "encode") return encode(words);
     if (mode == "speed") return speed(words);
+    if (mode == "threads") return threads(words);
     if (mode == "synthetic") {
       trireme::data::write_synthetic_text(words.at(0), std::stoll(words.at(1)), std::stoull(words.at(2)));
       return 0;
     }
-    throw trireme::InputError("the first word is train, encode, speed or synthetic");
+    throw trireme::InputError("the first word is train, encode, speed, threads or synthetic");
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

@@ -81,9 +81,7 @@ TEST_P(Architecture, DocumentsAreAsIfEachStoodAlone) {
   tokens[1][0] = kEnd;
   tokens[1][19] = kEnd;
   const at::Tensor together = logits_of(tokens, make_document_pass(tokens, kEnd));
-  const struct {
-    int64_t row, first, length;
-  } documents[] = {{0, 0, 7}, {0, 7, 1}, {0, 8, 12}, {1, 0, 19}, {1, 19, 1}};
+  const struct { int64_t row, first, length; } documents[] = {{0, 0, 7}, {0, 7, 1}, {0, 8, 12}, {1, 0, 19}, {1, 19, 1}};
   for (const auto& d : documents) {
     const at::Tensor alone = tokens.narrow(0, d.row, 1).narrow(1, d.first, d.length).contiguous();
     const at::Tensor part = together.narrow(0, d.row, 1).narrow(1, d.first, d.length);

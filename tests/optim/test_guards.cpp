@@ -15,8 +15,8 @@ TEST(LossScaler, GrowsAfterSoundStepsAndFallsAtOnce) {
   const struct {
     bool finite;
     double scale;
-  } rows[] = {{true, 1024}, {true, 1024}, {true, 2048}, {true, 2048}, {true, 2048}, {false, 1024}, {true, 1024},
-              {true, 1024}, {true, 2048}, {false, 1024}, {false, 512}};
+  } rows[] = {{true, 1024}, {true, 1024}, {true, 2048}, {true, 2048},  {true, 2048}, {false, 1024},
+              {true, 1024}, {true, 1024}, {true, 2048}, {false, 1024}, {false, 512}};
   int step = 0;
   for (const auto& row : rows) {
     scaler.update(row.finite);
