@@ -100,7 +100,7 @@ class Rendezvous {
           "the launchers do not agree: {}, or {}; --nodes and --workers have to be the same on every machine", first,
           mine);
       set("mismatch", fault);
-      throw InputError(fault);
+      refuse(fault);
     });
   }
   Clock::time_point deadline() const { return deadline_; }
@@ -116,11 +116,17 @@ class Rendezvous {
     }
   }
 
+  /// The store ends with the rank that serves it, so that one goes last: others look every few milliseconds.
+  [[noreturn]] void refuse(const std::string& fault) const {
+    if (e_.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+    throw InputError(fault);
+  }
+
   /// Between two looks: ends the wait when it should not go on, says once what is waited for, and sleeps.
   void pause(const std::string& stem) {
     if (store_->check({"mismatch"})) {
       const auto text = store_->get("mismatch");
-      throw InputError(std::string(text.begin(), text.end()));
+      refuse(std::string(text.begin(), text.end()));
     }
     wait_a_moment([&] { return missing(stem) + " yet"; });
     if (Clock::now() < deadline_) return;

@@ -19,6 +19,7 @@ namespace trireme::config {
 enum class Device { cpu, cuda };
 enum class Precision { bf16, fp16, fp32, fp64 };
 enum class Recompute { none, selective, full };
+enum class ActivationOffload { none, host, disk };
 enum class LrScheduleName { cosine, linear, sqrt, wsd, inverse_sqrt, constant };
 enum class CommBackend { automatic, shm };
 
@@ -56,6 +57,7 @@ struct TrainConfig {
   std::string gradient_dtype = "fp32";
   double clip_grad_norm = 1.0;  ///< 0: no clipping
   Recompute recompute = Recompute::none;
+  ActivationOffload activation_offload = ActivationOffload::none;
   bool document_mask = false;         ///< attention does not cross documents
   bool mask_document_starts = false;  ///< the first token of a document is no label
   double z_loss = 0;                  ///< coefficient; 0: none
@@ -205,6 +207,7 @@ std::vector<Difference> differences(const Config& was, const Config& is);
 std::string_view name_of(Device value);
 std::string_view name_of(Precision value);
 std::string_view name_of(Recompute value);
+std::string_view name_of(ActivationOffload value);
 std::string_view name_of(LrScheduleName value);
 std::string_view name_of(CommBackend value);
 

@@ -36,6 +36,10 @@ struct EnumNames<Recompute> {
   static constexpr std::array<std::string_view, 3> values = {"none", "selective", "full"};
 };
 template <>
+struct EnumNames<ActivationOffload> {
+  static constexpr std::array<std::string_view, 3> values = {"none", "host", "disk"};
+};
+template <>
 struct EnumNames<LrScheduleName> {
   static constexpr std::array<std::string_view, 6> values = {"cosine", "linear",       "sqrt",
                                                              "wsd",    "inverse_sqrt", "constant"};

@@ -237,6 +237,11 @@ void add_train(std::vector<Option>& table) {
                          "activations, which cost little); or full (each block keeps its input only: least memory, "
                          "about a third more compute). The numbers are the same in every bit.")
                       .changeable());
+  table.push_back(Option("train.activation_offload", at(&Config::train, &TrainConfig::activation_offload),
+                         "Where the inputs of blocks wait for backward with train.recompute = \"full\". none: where they "
+                         "are; host: a device's in host memory; disk: in a nameless file in run.dir. The numbers are the "
+                         "same in every bit.")
+                      .changeable());
   table.push_back(Option("train.document_mask", at(&Config::train, &TrainConfig::document_mask),
                          "Attention does not cross documents: a token sees back to the end-of-text token before its "
                          "document, and positions start there. Evaluation does the same."));

@@ -83,6 +83,16 @@ void check_batch(const Config& config, Checks& checks) {
 }
 
 void check_numbers(const Config& config, Checks& checks) {
+  const ActivationOffload offload = config.train.activation_offload;
+  checks.require(offload == ActivationOffload::none || config.train.recompute == Recompute::full,
+                 {"train.activation_offload", "train.recompute"},
+                 "train.activation_offload = \"{}\" moves the inputs of blocks, and train.recompute = \"{}\" keeps what is "
+                 "inside them as well; train.recompute = \"full\" goes with it",
+                 name_of(offload), name_of(config.train.recompute));
+  checks.require(offload != ActivationOffload::host || config.run.device == Device::cuda,
+                 {"train.activation_offload", "run.device"},
+                 "train.activation_offload = \"host\" moves activations into host memory, where those of run.device = \"cpu\" "
+                 "are already; \"disk\" works");
   checks.require(config.train.precision == Precision::fp16 || config.loss_scale == LossScaleConfig{},
                  {"train.precision", "loss_scale.initial", "loss_scale.growth_factor", "loss_scale.backoff_factor",
                   "loss_scale.growth_interval"},

@@ -104,7 +104,7 @@ at::Tensor forward(Model& model, const at::Tensor& tokens, const Pass& pass) {
   at::Tensor x = model.embed(tokens, pass);
   for (int64_t i = 0; i < model.shape().layers; ++i) {
     const auto piece = [&model, i, pass](const at::Tensor& input) { return model.block(i, input, pass, nullptr); };
-    x = full ? nn::recompute(piece, x) : piece(x);
+    x = full ? nn::recompute(piece, x, pass.offload) : piece(x);
   }
   return model.final_norm(x);
 }

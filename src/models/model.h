@@ -11,6 +11,7 @@
 
 #include "config/config.h"
 #include "describe/model_shape.h"
+#include "nn/offload.h"
 #include "nn/parameter.h"
 #include "ops/attention.h"
 
@@ -25,6 +26,7 @@ struct Pass {
   std::shared_ptr<const std::vector<ops::Segment>> segments;  ///< see ops::AttentionMask; null: each row is one
   ops::Dropout dropout;
   config::Recompute recompute = config::Recompute::none;
+  std::shared_ptr<nn::ActivationStore> offload;  ///< where the inputs of blocks wait with full recomputation; null: here
 };
 
 /// A pass over whole rows of `batch` x `seq` tokens, the first at position `first`.

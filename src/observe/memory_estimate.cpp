@@ -64,7 +64,8 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
 
   const int64_t block = block_bytes_per_token(shape, options, sizes);
   const int64_t border = shape.hidden * sizes.weight;  // between blocks, and after the last
-  const int64_t borders = border * (shape.layers + 1);
+  // Offloaded, the inputs of all blocks but one wait elsewhere.
+  const int64_t borders = border * (options.offload ? 2 : shape.layers + 1);
   if (is_lower_bound(shape)) {
     items.push_back(
         {"activations", tokens * borders,
@@ -72,7 +73,9 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   } else {
     items.push_back(
         {"activations", tokens * (recompute ? borders + block : block * shape.layers + border),
-         recompute ? "the inputs of all blocks, and one block whole" : "what all blocks keep for backward"});
+         !recompute        ? "what all blocks keep for backward"
+         : options.offload ? "one block whole; the inputs of the others wait elsewhere"
+                           : "the inputs of all blocks, and one block whole"});
   }
 
   // ops::linear_cross_entropy: the logits of a chunk; the gradient of its input, and that of the head in the compute
@@ -91,6 +94,7 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                         .recompute = config.train.recompute,
                                         .micro_batch_size = config.train.micro_batch_size,
                                         .seq_len = config.train.seq_len,
+                                        .offload = config.train.activation_offload != config::ActivationOffload::none,
                                         .ema = config.train.ema_decay > 0});
 }
 

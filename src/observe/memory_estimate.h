@@ -27,6 +27,7 @@ struct MemoryOptions {
   config::Recompute recompute = config::Recompute::none;
   int64_t micro_batch_size = 1;
   int64_t seq_len = 1;
+  bool offload = false;  ///< the inputs of blocks wait elsewhere
   bool ema = false;  ///< a moving average of the weights is kept
 };
 

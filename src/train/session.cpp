@@ -109,6 +109,10 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
   s.model = models::make_model(config.model, activation_type(config.train.precision));
   s.data_parallel = std::make_unique<parallel::DataParallel>(*s.model, s.mesh->data(), s.device);
   s.optimizer = std::make_unique<optim::Adamw>(s.model->parameters(), config.optimizer);
+  if (config.train.activation_offload == config::ActivationOffload::host)
+    s.offload = std::make_shared<nn::ActivationStore>();
+  if (config.train.activation_offload == config::ActivationOffload::disk)
+    s.offload = std::make_shared<nn::ActivationStore>(config.run.dir / "offload");
   if (config.train.ema_decay > 0) s.ema = std::make_unique<optim::Ema>(s.model->parameters(), config.train.ema_decay);
   s.loss_scaler = std::make_unique<optim::LossScaler>(config.loss_scale, config.train.precision);
   s.spike_guard = std::make_unique<optim::SpikeGuard>(config.spike_guard);

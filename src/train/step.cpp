@@ -35,6 +35,7 @@ models::Pass training_pass(const Session& s, const BatchTensors& batch) {
                           : models::make_pass(batch.tokens.size(0), batch.tokens.size(1), s.device);
   pass.dropout = {config.model.dropout, static_cast<uint64_t>(config.run.seed), batch.samples};
   pass.recompute = config.train.recompute;
+  pass.offload = s.offload;
   return pass;
 }
 

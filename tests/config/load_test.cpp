@@ -223,6 +223,8 @@ TEST(Faults, EachWithItsKeyAndWhatWorks) {
        {"model.rope_scaling.type=dynamic"},
        "expected one of \"llama3\", \"linear\", \"ntk\" or \"yarn\""},
       {"bf16 gradients", {"train.gradient_dtype=bf16"}, "bf16 is not built yet; fp32 works"},
+      {"offload without recomputation", {"train.activation_offload=disk"}, "train.recompute = \"full\" goes with it"},
+      {"offload to where it is", {"train.activation_offload=host", "train.recompute=full"}, "are already; \"disk\" works"},
       {"recompute", {"train.recompute=some"}, "expected one of \"none\", \"selective\" or \"full\""},
       {"sharded optimizer", {"parallel.shard=optimizer"}, "optimizer is not built yet"},
       {"sharded parameters", {"parallel.shard=parameters"}, "parameters is not built yet"},

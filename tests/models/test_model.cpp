@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "models/model.h"
 #include "ops/linear.h"
@@ -124,10 +125,11 @@ TEST_P(Architecture, DropoutFollowsThePositionInTheOrderOfSamples) {
 // What lives between forward and backward.
 TEST_P(Architecture, RecomputationKeepsLess) {
   const at::Tensor tokens = at::randint(0, kVocab, {2, 16}, at::kLong), labels = tokens.roll(-1, 1);
-  const auto kept = [&](config::Recompute recompute) {
+  const auto kept = [&](config::Recompute recompute, std::shared_ptr<nn::ActivationStore> offload = nullptr) {
     for (nn::Parameter* parameter : model_->parameters()) parameter->expect_gradients(1, {});
     Pass pass = make_pass(2, 16, at::kCPU);
     pass.recompute = recompute;
+    pass.offload = std::move(offload);
     const int64_t before = CountingAllocator::live;
     const at::Tensor value = loss(*model_, tokens, labels, pass, {});
     const int64_t bytes = CountingAllocator::live - before;
@@ -139,10 +141,20 @@ TEST_P(Architecture, RecomputationKeepsLess) {
   c10::SetCPUAllocator(&counting, 1);
   const int64_t none = kept(config::Recompute::none), selective = kept(config::Recompute::selective),
                 full = kept(config::Recompute::full);
+  const auto store = std::make_shared<nn::ActivationStore>(std::filesystem::path(testing::TempDir()));
+  std::vector<at::Tensor> gradients;
+  for (const nn::Parameter* parameter : model_->parameters()) gradients.push_back(parameter->gradient().clone());
+  const int64_t offloaded = kept(config::Recompute::full, store);
+  for (size_t i = 0; i < gradients.size(); ++i)
+    EXPECT_TRUE(model_->parameters()[i]->gradient().equal(gradients[i])) << model_->parameters()[i]->name();
+  kept(config::Recompute::full, store);
   c10::SetCPUAllocator(usual, 1);
   // Of each block selective makes two norms' outputs and one activation again: 2 x hidden + ffn numbers a token.
   EXPECT_EQ(none - selective, 2 * 2 * 16 * (2 * 24 + 40) * 8);
   EXPECT_LT(full, selective);
+  // The inputs of both blocks are in the file, whose places are used again.
+  EXPECT_EQ(full - offloaded, 2 * 2 * 16 * 24 * 8);
+  EXPECT_EQ(store->file_bytes(), 2 * 2 * 16 * 24 * 8);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Architecture, testing::ValuesIn(kCases),

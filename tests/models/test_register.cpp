@@ -97,7 +97,7 @@ TEST(Register, ConfigKnowsTheName) {
   EXPECT_EQ(load("layers = 3\narchitecture = \"bag\"\n"), "no error");
   EXPECT_THAT(
       load("layers = 3\narchitecture = \"bga\"\n"),
-      HasSubstr("one of \"llama\", \"bag\", \"no-unit\", \"same-name\" or \"head-shape\"; did you mean \"bag\"?"));
+      HasSubstr("one of \"llama\", \"gpt\", \"bag\", \"no-unit\", \"same-name\" or \"head-shape\"; did you mean \"bag\"?"));
   EXPECT_THAT(config::render_all(), HasSubstr("bag: no order, no attention."));
 }
 
@@ -169,7 +169,7 @@ TEST(Register, MakesTheModelAndRefusesOneThatDoesNotFitTogether) {
   } rows[] = {{"no-unit", "inner is in no unit"},
               {"same-name", "two tensors in its units are called table"},
               {"head-shape", "head() is [301, 8], expected [vocab, hidden] = [300, 8]"},
-              {"other", "it knows llama, bag, "}};
+              {"other", "it knows llama, gpt, bag, "}};
   for (const auto& row : rows)
     EXPECT_THAT(error_of([&] { make_model(shape_of(row.architecture), at::kFloat); }), HasSubstr(row.message));
 }
