@@ -65,6 +65,12 @@ class Bench:
         self.tokens_per_step = train["global_batch_size"] * train["seq_len"]
         if self.config["model"]["architecture"] != "llama" or train["precision"] != "bf16" or self.config["model"]["rope_scaling"]["factor"] != 1:
             raise RuntimeError("the peer is a Llama in bf16 without rotary scaling; the config has another model or precision")
+        model, extras = self.config["model"], {"qkv_bias", "qk_norm", "sliding_window", "dropout"}
+        given = [f"model.{key}" for key in sorted(extras) if model.get(key)]
+        given += [f"train.{key}" for key in ("document_mask", "mask_document_starts", "z_loss", "ema_decay") if train.get(key)]
+        given += ["train.recompute"] * (train["recompute"] != "none") + ["batch_ramp.start"] * bool(self.config.get("batch_ramp", {}).get("start"))
+        if given:
+            raise RuntimeError(f"the peer has none of what the config asks for: {', '.join(given)}")
 
     def trireme(self, number):
         run = self.scratch / f"run-{number}"

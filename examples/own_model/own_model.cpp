@@ -104,8 +104,13 @@ std::vector<std::string> faults(const ModelShape& m) {
   std::vector<std::string> found;
   if (m.tied) found.push_back("model.tied = true: the head of a parallel decoder is its own; false works");
   if (m.qkv_bias || m.qk_norm) found.push_back("model.qkv_bias and model.qk_norm: a parallel decoder has neither");
-  if (m.head_dim % 2 != 0) found.push_back("model.head_dim is odd, and rotary positions turn pairs of features");
-  if (m.kv_heads > 0 && m.heads % m.kv_heads != 0) found.push_back("model.kv_heads does not divide model.heads");
+  if (m.head_dim % 2 != 0)
+    found.push_back("model.head_dim = " + std::to_string(m.head_dim) +
+                    " is odd, and rotary positions turn pairs of features; " + std::to_string(m.head_dim + 1) +
+                    " works");
+  if (m.kv_heads > 0 && m.heads % m.kv_heads != 0)
+    found.push_back("model.kv_heads = " + std::to_string(m.kv_heads) + " does not divide model.heads = " +
+                    std::to_string(m.heads) + "; 1 and " + std::to_string(m.heads) + " do");
   return found;
 }
 

@@ -53,7 +53,9 @@ void add_convert(CLI::App& app) {
   command->add_option("--to", options->to, "Format: hf (Hugging Face: safetensors, config.json, tokenizer.json)")
       ->check(CLI::IsMember({"hf"}))
       ->capture_default_str();
-  command->add_option("--dtype", options->dtype, "Element type of the weights; fp32 keeps every bit of them")
+  command
+      ->add_option("--dtype", options->dtype,
+                   "Element type of the weights; fp32 keeps every bit of those of a run in bf16, fp16 or fp32")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
       ->capture_default_str();
   command->add_flag("--ema", options->ema, "The moving average of the weights (train.ema_decay)");

@@ -178,6 +178,7 @@ void run(const Options& options) {
                           {.seq_len = seq_len,
                            .micro_batch_size = loaded.micro_batch_size,
                            .max_tokens = options.tokens,
+                           .document_mask = loaded.document_mask,
                            .wants_to_stop = {}}));
   std::string items;
   for (const train::ChoiceSuite& suite : opened.choices) {

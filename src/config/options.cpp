@@ -237,11 +237,12 @@ void add_train(std::vector<Option>& table) {
                          "activations, which cost little); or full (each block keeps its input only: least memory, "
                          "about a third more compute). The numbers are the same in every bit.")
                       .changeable());
-  table.push_back(Option("train.activation_offload", at(&Config::train, &TrainConfig::activation_offload),
-                         "Where the inputs of blocks wait for backward with train.recompute = \"full\". none: where they "
-                         "are; host: a device's in host memory; disk: in a nameless file in run.dir. The numbers are the "
-                         "same in every bit.")
-                      .changeable());
+  table.push_back(
+      Option("train.activation_offload", at(&Config::train, &TrainConfig::activation_offload),
+             "Where the inputs of blocks wait for backward with train.recompute = \"full\". none: where they "
+             "are; host: a device's in host memory; disk: in a nameless file in run.dir. The numbers are the "
+             "same in every bit.")
+          .changeable());
   table.push_back(Option("train.document_mask", at(&Config::train, &TrainConfig::document_mask),
                          "Attention does not cross documents: a token sees back to the end-of-text token before its "
                          "document, and positions start there. Evaluation does the same."));
@@ -298,11 +299,13 @@ void add_spike_guard(std::vector<Option>& table) {
   table.push_back(Option("spike_guard.factor", at(&Config::spike_guard, &SpikeGuardConfig::factor),
                          "A step whose gradient norm is more than this times the median of the last "
                          "spike_guard.window steps is skipped: weights and moments stay. 0: no guard.")
-                      .at_least(0));
+                      .at_least(0)
+                      .changeable());
   table.push_back(Option("spike_guard.window", at(&Config::spike_guard, &SpikeGuardConfig::window),
                          "Steps whose norms are remembered; the guard starts when there are as many.")
                       .at_least(1)
-                      .at_most(100000));
+                      .at_most(100000)
+                      .changeable());
 }
 
 void add_optimizer(std::vector<Option>& table) {

@@ -84,15 +84,17 @@ void check_batch(const Config& config, Checks& checks) {
 
 void check_numbers(const Config& config, Checks& checks) {
   const ActivationOffload offload = config.train.activation_offload;
-  checks.require(offload == ActivationOffload::none || config.train.recompute == Recompute::full,
-                 {"train.activation_offload", "train.recompute"},
-                 "train.activation_offload = \"{}\" moves the inputs of blocks, and train.recompute = \"{}\" keeps what is "
-                 "inside them as well; train.recompute = \"full\" goes with it",
-                 name_of(offload), name_of(config.train.recompute));
-  checks.require(offload != ActivationOffload::host || config.run.device == Device::cuda,
-                 {"train.activation_offload", "run.device"},
-                 "train.activation_offload = \"host\" moves activations into host memory, where those of run.device = \"cpu\" "
-                 "are already; \"disk\" works");
+  checks.require(
+      offload == ActivationOffload::none || config.train.recompute == Recompute::full,
+      {"train.activation_offload", "train.recompute"},
+      "train.activation_offload = \"{}\" moves the inputs of blocks, and train.recompute = \"{}\" keeps what is "
+      "inside them as well; train.recompute = \"full\" goes with it",
+      name_of(offload), name_of(config.train.recompute));
+  checks.require(
+      offload != ActivationOffload::host || config.run.device == Device::cuda,
+      {"train.activation_offload", "run.device"},
+      "train.activation_offload = \"host\" moves activations into host memory, where those of run.device = \"cpu\" "
+      "are already; \"disk\" works");
   checks.require(config.train.precision == Precision::fp16 || config.loss_scale == LossScaleConfig{},
                  {"train.precision", "loss_scale.initial", "loss_scale.growth_factor", "loss_scale.backoff_factor",
                   "loss_scale.growth_interval"},
@@ -101,7 +103,8 @@ void check_numbers(const Config& config, Checks& checks) {
   const double factor = config.spike_guard.factor;
   checks.require(
       factor == 0 || factor > 1, {"spike_guard.factor"},
-      "spike_guard.factor = {} would skip half of all steps; 0 (no guard) and numbers above 1 work, such as 5", factor);
+      "spike_guard.factor = {} would skip half of all steps or more; 0 (no guard) and numbers above 1 work, such as 5",
+      factor);
 }
 
 void check_data(const Config& config, Checks& checks) {

@@ -37,6 +37,19 @@ void gpt_faults(const ModelShape& shape, std::string_view prefix, std::vector<st
 // Keys of rope_scaling that its type does not read.
 void unread_faults(const RopeScaling& rope, std::string_view prefix, std::vector<std::string>& faults) {
   const RopeScaling standard;
+  if (!rope.active() && rope != standard) {
+    faults.push_back(
+        fmt::format("{0}rope_scaling is given with {0}rope_scaling.factor = 1, which stretches nothing; the factor is "
+                    "how many times "
+                    "longer contexts are",
+                    prefix));
+    return;
+  }
+  if (rope.original_max_seq_len != standard.original_max_seq_len && (rope.type == "linear" || rope.type == "ntk"))
+    faults.push_back(fmt::format(
+        "{0}rope_scaling.original_max_seq_len belongs to {0}rope_scaling.type = \"llama3\" and \"yarn\", and the "
+        "type is \"{1}\"",
+        prefix, rope.type));
   const auto refuse = [&](bool given, std::string_view key, std::string_view type) {
     if (given && rope.type != type)
       faults.push_back(

@@ -4,6 +4,9 @@
 #include <fcntl.h>
 #include <fmt/ranges.h>
 
+#include <cerrno>
+#include <cstdlib>
+
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -172,9 +175,12 @@ HfExportReport export_to_hf(const checkpoint::CheckpointReader& reader, const de
   // Under another name until it is complete, so that nobody loads a half of it.
   const fs::path target = fs::absolute(out).lexically_normal();
   const fs::path named = target.has_filename() ? target : target.parent_path();
-  const fs::path partial = named.string() + ".partial";
-  fs::remove_all(partial);
-  make_directories(partial);
+  make_directories(named.parent_path());
+  std::string fresh = named.string() + ".partial-XXXXXX";
+  if (::mkdtemp(fresh.data()) == nullptr) throw_errno("make a folder beside", named.string(), errno);
+  const fs::path partial = fresh;
+  fs::permissions(partial, fs::perms::owner_all | fs::perms::group_read | fs::perms::group_exec |
+                               fs::perms::others_read | fs::perms::others_exec);
   try {
     for (const Shard& shard : shards) {
       write_shard(shard, source, options.dtype, partial);

@@ -173,8 +173,8 @@ void install_caching_allocator() {
   if (installed) return;
   installed = true;
   c10::SetCPUAllocator(&Cache::instance(), /*priority=*/100);
-  // Without these glibc maps blocks over 128 KiB anew each time and trims the heap's top after every free: oneDNN and flash
-  // attention take their scratch from malloc. 32 MiB is the most that mallopt takes.
+  // Without these glibc maps blocks over 128 KiB anew each time and trims the heap's top after every free: oneDNN and
+  // flash attention take their scratch from malloc. 32 MiB is the most that mallopt takes.
   if (::mallopt(M_MMAP_THRESHOLD, 32 << 20) != 1) log::warning("mallopt refused M_MMAP_THRESHOLD");
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   ::mallopt(M_TOP_PAD, 16 << 20);

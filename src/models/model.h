@@ -26,7 +26,8 @@ struct Pass {
   std::shared_ptr<const std::vector<ops::Segment>> segments;  ///< see ops::AttentionMask; null: each row is one
   ops::Dropout dropout;
   config::Recompute recompute = config::Recompute::none;
-  std::shared_ptr<nn::ActivationStore> offload;  ///< where the inputs of blocks wait with full recomputation; null: here
+  std::shared_ptr<nn::ActivationStore>
+      offload;  ///< where the inputs of blocks wait with full recomputation; null: here
 };
 
 /// A pass over whole rows of `batch` x `seq` tokens, the first at position `first`.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 
 #include "base/error.h"
 
@@ -12,9 +13,14 @@ namespace trireme::nn {
 
 ActivationStore::ActivationStore(const std::filesystem::path& folder) {
   make_directories(folder);
-  path_ = folder / ("activations." + std::to_string(::getpid()));
-  file_ = open_file(path_, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, "make", 0600);
-  std::filesystem::remove(path_);
+  path_ = folder;
+  file_ = FileDescriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file_) return;
+  // Not every file system has files without a name: one that loses it at once.
+  std::string name = (folder / "activations.XXXXXX").string();
+  file_ = FileDescriptor(::mkostemp(name.data(), O_CLOEXEC));
+  if (!file_) throw_errno("make a file for activations in", folder.string(), errno);
+  ::unlink(name.c_str());
 }
 
 ActivationStore::Handle ActivationStore::put(const at::Tensor& x) {

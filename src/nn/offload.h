@@ -1,5 +1,6 @@
-// A slower tier for activations that backward will want again: the host's memory for those of a device, a file for those of
-// the host (Rajbhandari et al., "ZeRO-Infinity", arXiv:2104.07857, section 5.1.2, offload block inputs likewise).
+// A slower tier for activations that backward will want again: the host's memory for those of a device, a file for
+// those of the host (Rajbhandari et al., "ZeRO-Infinity", arXiv:2104.07857, section 5.1.2, offload block inputs
+// likewise).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +19,8 @@ class ActivationStore {
  public:
   /// Into host memory.
   ActivationStore() = default;
-  /// Into a file in `folder` (made if need be), which has no name any more once it is open: whatever happens, nothing of it
-  /// stays. It grows to what one backward pass needs. Throws for a folder that cannot be written.
+  /// Into a file in `folder` (made if need be), which has no name any more once it is open: whatever happens, nothing
+  /// of it stays. It grows to what one backward pass needs. Throws for a folder that cannot be written.
   explicit ActivationStore(const std::filesystem::path& folder);
 
   struct Handle {

@@ -71,11 +71,10 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
         {"activations", tokens * borders,
          fmt::format("the inputs of all blocks; what {} keeps inside them is not known", shape.architecture)});
   } else {
-    items.push_back(
-        {"activations", tokens * (recompute ? borders + block : block * shape.layers + border),
-         !recompute        ? "what all blocks keep for backward"
-         : options.offload ? "one block whole; the inputs of the others wait elsewhere"
-                           : "the inputs of all blocks, and one block whole"});
+    items.push_back({"activations", tokens * (recompute ? borders + block : block * shape.layers + border),
+                     !recompute        ? "what all blocks keep for backward"
+                     : options.offload ? "one block whole; the inputs of the others wait elsewhere"
+                                       : "the inputs of all blocks, and one block whole"});
   }
 
   // ops::linear_cross_entropy: the logits of a chunk; the gradient of its input, and that of the head in the compute

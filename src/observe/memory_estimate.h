@@ -28,7 +28,7 @@ struct MemoryOptions {
   int64_t micro_batch_size = 1;
   int64_t seq_len = 1;
   bool offload = false;  ///< the inputs of blocks wait elsewhere
-  bool ema = false;  ///< a moving average of the weights is kept
+  bool ema = false;      ///< a moving average of the weights is kept
 };
 
 /// Purposes: weights, master weights (bf16 and fp16), gradients, moments, moving average, activations, loss (logits of

@@ -212,15 +212,14 @@ at::Tensor reference::causal_attention(const at::Tensor& qkv, const AttentionSha
                                        const at::Tensor& positions, const AttentionMask& mask, const Dropout& dropout,
                                        std::string_view place) {
   const int64_t batch = qkv.size(0), seq = qkv.size(1), group = shape.heads / shape.kv_heads;
+  const auto wide = compute_type(qkv.scalar_type());
   const at::Tensor q = rotated(heads_of(qkv, 0, shape.heads, shape.head_dim), rotary, positions);
   const at::Tensor k = rotated(heads_of(qkv, shape.heads, shape.kv_heads, shape.head_dim), rotary, positions);
   const at::Tensor v = heads_of(qkv, shape.heads + shape.kv_heads, shape.kv_heads, shape.head_dim);
-  at::Tensor scores =
-      at::matmul(q, repeat_heads(k, group).transpose(2, 3)) / std::sqrt(static_cast<double>(shape.head_dim));
-  const at::Tensor weights = scores.to(compute_type(qkv.scalar_type()))
-                                 .masked_fill(hidden_pairs(qkv, mask), -INFINITY)
-                                 .softmax(-1)
-                                 .to(qkv.scalar_type());
+  // In the compute type, as the flash kernel has them: in fp16 a product before its scaling would be infinite.
+  const at::Tensor scores = at::matmul(q.to(wide), repeat_heads(k, group).transpose(2, 3).to(wide)) /
+                            std::sqrt(static_cast<double>(shape.head_dim));
+  const at::Tensor weights = scores.masked_fill(hidden_pairs(qkv, mask), -INFINITY).softmax(-1).to(qkv.scalar_type());
   return at::matmul(ops::dropout(weights, dropout, place), repeat_heads(v, group))
       .transpose(1, 2)
       .reshape({batch, seq, shape.heads * shape.head_dim});

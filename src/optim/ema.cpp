@@ -9,14 +9,15 @@ Ema::Ema(std::vector<nn::Parameter*> parameters, double decay) : parameters_(std
   for (const nn::Parameter* parameter : parameters_) averages_.push_back(at::zeros_like(parameter->master()));
 }
 
-void Ema::update(int64_t updates) {
+void Ema::start() {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (updates == 1)
-      averages_[i].copy_(parameters_[i]->master());
-    else
-      averages_[i].lerp_(parameters_[i]->master(), 1 - decay_);
-  }
+  for (size_t i = 0; i < parameters_.size(); ++i) averages_[i].copy_(parameters_[i]->master());
+}
+
+void Ema::update(int64_t updates) {
+  if (updates == 1) return start();
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) averages_[i].lerp_(parameters_[i]->master(), 1 - decay_);
 }
 
 EmaScope::EmaScope(const Ema& ema) : ema_(ema) {

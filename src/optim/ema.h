@@ -13,6 +13,8 @@ class Ema {
   /// Of all parameters, in the compute type. `decay` in (0, 1).
   Ema(std::vector<nn::Parameter*> parameters, double decay);
 
+  /// The weights as they are: what the average is before the first update.
+  void start();
   /// After update number `updates` (from 1): the first one copies the weights, the others move the average by 1 - decay
   /// of the way (torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn).
   void update(int64_t updates);

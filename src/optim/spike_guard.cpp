@@ -1,6 +1,7 @@
 #include "optim/spike_guard.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace trireme::optim {
@@ -15,13 +16,23 @@ double SpikeGuard::median() const {
 
 bool SpikeGuard::is_spike(double norm) const {
   const double usual = median();
-  return usual > 0 && norm > config_.factor * usual;
+  return usual > 0 && std::isfinite(norm) && norm > config_.factor * usual;
+}
+
+void SpikeGuard::set_norms(std::deque<double> norms) {
+  norms_ = std::move(norms);
+  trim();
+}
+
+void SpikeGuard::trim() {
+  const auto most = static_cast<size_t>(config_.factor > 0 ? config_.window : 0);
+  while (norms_.size() > most) norms_.pop_front();
 }
 
 void SpikeGuard::remember(double norm) {
   if (config_.factor <= 0) return;
   norms_.push_back(is_spike(norm) ? config_.factor * median() : norm);
-  if (static_cast<int64_t>(norms_.size()) > config_.window) norms_.pop_front();
+  trim();
 }
 
 }  // namespace trireme::optim

@@ -16,15 +16,18 @@ class SpikeGuard {
   /// Median norm of the window; 0 until it is full, or without a guard.
   double median() const;
   bool is_spike(double norm) const;
-  /// The norm of a step; of a spike, the bound that it passed: one spike does not raise the median, and norms that stay
-  /// high do.
+  /// The norm of a step; of a spike, the bound that it passed: one spike does not raise the median, and norms
+  /// that stay high do in time.
   void remember(double norm);
 
   /// What a checkpoint keeps: the norms of the window, oldest first.
   const std::deque<double>& norms() const { return norms_; }
-  void set_norms(std::deque<double> norms) { norms_ = std::move(norms); }
+  /// Of a run whose window may have been another.
+  void set_norms(std::deque<double> norms);
 
  private:
+  void trim();
+
   config::SpikeGuardConfig config_;
   std::deque<double> norms_;
 };

@@ -282,6 +282,7 @@ void resume_or_start(Session& session, const checkpoint::Store& store,
     session.data_parallel->initialize(static_cast<uint64_t>(session.config.run.seed));
   else
     start_from(session, say);
+  if (session.ema) session.ema->start();
   start_loader(session, {});
 }
 

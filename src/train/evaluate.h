@@ -20,8 +20,8 @@ struct Evaluation {
 struct EvaluationOptions {
   int64_t seq_len = 0;
   int64_t micro_batch_size = 1;
-  int64_t max_tokens = 0;               ///< 0: the whole set
-  bool document_mask = false;           ///< see models::make_document_pass
+  int64_t max_tokens;                   ///< 0: the whole set
+  bool document_mask;                   ///< see models::make_document_pass
   std::function<bool()> wants_to_stop;  ///< asked now and then; one rank's wish is everybody's. None: never
 };
 

@@ -10,6 +10,7 @@ namespace {
 struct Source {
   std::string name;
   at::Tensor values;  ///< [elements], contiguous
+  double scale;       ///< that is in them
 };
 
 observe::Histogram histogram_of(const at::Tensor& values) {
@@ -29,16 +30,16 @@ std::vector<observe::NamedHistogram> histograms_of(const models::Model& model, d
       const auto part = [&](const at::Tensor& tensor) {
         return tensor.view({-1}).narrow(0, fragment.local_offset, fragment.elements());
       };
-      sources.push_back({"weights/" + fragment.logical->name, part(parameter->master())});
-      sources.push_back({"gradients/" + fragment.logical->name,
-                         loss_scale == 1 ? part(parameter->gradient()) : part(parameter->gradient()) / loss_scale});
+      sources.push_back({"weights/" + fragment.logical->name, part(parameter->master()), 1});
+      sources.push_back({"gradients/" + fragment.logical->name, part(parameter->gradient()), loss_scale});
     }
   }
   // One thread makes a whole histogram, so that its sums do not depend on how many there are.
   std::vector<observe::NamedHistogram> histograms(sources.size());
   at::parallel_for(0, static_cast<int64_t>(sources.size()), 1, [&](int64_t begin, int64_t end) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
-      histograms[i] = {sources[i].name, histogram_of(sources[i].values)};
+      histograms[i] = {sources[i].name,
+                       histogram_of(sources[i].scale == 1 ? sources[i].values : sources[i].values / sources[i].scale)};
   });
   return histograms;
 }

@@ -229,7 +229,7 @@ class Run {
   enum class Evaluate { all, missing };
   bool evaluate(Evaluate which) {
     if (!evaluate_weights(which, "")) return false;
-    if (s_.ema == nullptr) return true;
+    if (s_.ema == nullptr || (s_.held_out.empty() && s_.choices.empty())) return true;
     const optim::EmaScope average(*s_.ema);
     return evaluate_weights(which, observe::kAverageSuffix);
   }
@@ -248,6 +248,7 @@ class Run {
                           {.seq_len = s_.config.train.seq_len,
                            .micro_batch_size = s_.config.train.micro_batch_size,
                            .max_tokens = s_.config.eval.tokens,
+                           .document_mask = s_.config.train.document_mask,
                            .wants_to_stop = [this] { return wants_to_stop(); }});
       if (!evaluation) return false;
       reporter_.evaluation(name, *evaluation);

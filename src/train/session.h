@@ -46,7 +46,7 @@ struct Session {
   std::unique_ptr<parallel::DataParallel> data_parallel;
   std::unique_ptr<optim::Adamw> optimizer;
   std::shared_ptr<nn::ActivationStore> offload;  ///< null: activations stay where they are
-  std::unique_ptr<optim::Ema> ema;  ///< null: none
+  std::unique_ptr<optim::Ema> ema;               ///< null: none
   std::unique_ptr<optim::LossScaler> loss_scaler;
   std::unique_ptr<optim::SpikeGuard> spike_guard;
   std::unique_ptr<data::Loader> loader;

@@ -13,8 +13,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// What all ranks must agree on before the update, in one small sum: the loss, whether a gradient is not finite, and
-// whether anyone wants to stop.
+// What all ranks must agree on before the update, in one small sum: the losses, whether a gradient is not finite or the
+// norm a spike, and whether anyone wants to stop.
 struct Verdict {
   double loss, z_loss;
   bool not_finite, spike, stop;

@@ -139,7 +139,18 @@ class ConvertTest(EndToEnd):
             self.assertEqual(AutoModelForCausalLM.from_pretrained(out).dtype, torch_dtype)
 
     def test_average_of_the_weights(self):
-        run = self.run_for("ema", {"train.ema_decay": 0.5})
+        # With the mask, documents begin anew: training and `eval` have to agree on that too.
+        run = self.run_for("ema", {"train.ema_decay": 0.5, "eval.interval": 8, "train.document_mask": "true"})
+        told = {key: line[key] for line in run.lines() for key in line if key.startswith("eval_bits_per_byte")}
+        self.assertEqual(set(told), {"eval_bits_per_byte", "eval_bits_per_byte/@ema"})
+        for key, arguments in (("eval_bits_per_byte", ()), ("eval_bits_per_byte/@ema", ("--ema",))):
+            again = json.loads(self.call("eval", run.folder, "--json", *arguments).out)["eval_bits_per_byte"]
+            self.assertAlmostEqual(again / told[key], 1, delta=1e-6)
+        self.assertNotAlmostEqual(told["eval_bits_per_byte"], told["eval_bits_per_byte/@ema"], delta=1e-4)
+        without = self.run_for("no mask", {"train.ema_decay": 0.5, "eval.interval": 8, "checkpoint.load": run.folder,
+                                           "optimizer.lr": 1e-30})
+        self.assertNotAlmostEqual(without.lines()[-2]["eval_bits_per_byte"] / told["eval_bits_per_byte"], 1, delta=1e-4,
+                                  msg="the mask has to reach evaluation")
         weights, average = self.converted(run, "--dtype", "fp32"), self.converted(run, "--dtype", "fp32", "--ema")
         with safe_open(next(run.checkpoints()[-1].glob("*.safetensors")), "pt") as file:
             expected = {prefix: file.get_tensor(f"{prefix}norm.weight") for prefix in ("model.", "ema.")}

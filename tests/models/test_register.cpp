@@ -97,7 +97,8 @@ TEST(Register, ConfigKnowsTheName) {
   EXPECT_EQ(load("layers = 3\narchitecture = \"bag\"\n"), "no error");
   EXPECT_THAT(
       load("layers = 3\narchitecture = \"bga\"\n"),
-      HasSubstr("one of \"llama\", \"gpt\", \"bag\", \"no-unit\", \"same-name\" or \"head-shape\"; did you mean \"bag\"?"));
+      HasSubstr(
+          "one of \"llama\", \"gpt\", \"bag\", \"no-unit\", \"same-name\" or \"head-shape\"; did you mean \"bag\"?"));
   EXPECT_THAT(config::render_all(), HasSubstr("bag: no order, no attention."));
 }
 

@@ -402,6 +402,15 @@ TEST(Ops, AttentionDropsWeights) {
   EXPECT_FALSE(causal_attention(x, shape, {}, positions, {}, dropped, "a").equal(plain));
 }
 
+// Scores beyond fp16's 65,504 before they are scaled, and the written-out way as the flash kernel.
+TEST(Ops, LargeScoresInHalfAreFinite) {
+  const AttentionShape shape{1, 1, 128};
+  const at::Tensor x = at::full({1, 3, 3 * 128}, 24, at::kHalf), positions = at::arange(3, at::kLong);
+  const at::Tensor written = reference::causal_attention(x, shape, {}, positions);
+  EXPECT_TRUE(written.equal(at::full_like(written, 24))) << written;
+  EXPECT_TRUE(causal_attention(x.clone(), shape, {}, positions).equal(written));
+}
+
 TEST(Ops, CachedAttentionEqualsWholeSequence) {
   for (const int64_t window : {0, 1, 5, 30}) {
     at::manual_seed(7);

@@ -63,12 +63,20 @@ TEST(SpikeGuard, ComparesWithTheMedianOfAFullWindow) {
   EXPECT_FALSE(guard.is_spike(4.5));
   EXPECT_TRUE(guard.is_spike(4.6));
   EXPECT_FALSE(guard.is_spike(std::nan(""))) << "not finite is told as that";
+  EXPECT_FALSE(guard.is_spike(INFINITY)) << "not finite is told as that";
   guard.remember(1000.0);
   EXPECT_EQ(guard.norms().back(), 4.5) << "a spike counts as the bound that it passed";
   EXPECT_EQ(guard.median(), 2.0) << "of 1, 1.5, 2, 4.5, 100";
   for (int i = 0; i < 5; ++i) guard.remember(10.0);
   EXPECT_FALSE(guard.is_spike(10.0)) << "norms that stay high become usual";
   EXPECT_EQ(guard.norms().size(), 5u);
+}
+
+TEST(SpikeGuard, AResumedRunMayHaveAnotherWindowOrNoGuard) {
+  SpikeGuard smaller({.factor = 2, .window = 3}), off({});
+  for (SpikeGuard* guard : {&smaller, &off}) guard->set_norms({1, 2, 3, 4, 5});
+  EXPECT_EQ(smaller.norms(), (std::deque<double>{3, 4, 5}));
+  EXPECT_TRUE(off.norms().empty());
 }
 
 TEST(SpikeGuard, OffUnlessAskedFor) {

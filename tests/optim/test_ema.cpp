@@ -1,0 +1,59 @@
+// The moving average against its formula, written out by torch's lerp as AveragedModel has it, and the model's weights,
+// which have to come back in every bit.
+#include "optim/ema.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace trireme::optim {
+namespace {
+
+struct Bound {
+  explicit Bound(at::ScalarType type)
+      : parameter({{"w", {7, 5}, {nn::Init::Kind::ones, 0}, true}}, type),
+        master(at::randn({7, 5}, type == at::kDouble ? at::kDouble : at::kFloat)),
+        value(type == at::kBFloat16 ? master.to(type) : master) {
+    parameter.bind(value, master, at::zeros_like(master));
+  }
+  nn::Parameter parameter;
+  at::Tensor master, value;
+};
+
+TEST(Ema, FollowsTheFormula) {
+  for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
+    Bound bound(type);
+    Ema ema({&bound.parameter}, 0.9);
+    ema.start();
+    EXPECT_TRUE(ema.averages()[0].equal(bound.master)) << "before any update";
+    at::Tensor expected;
+    for (int64_t update = 1; update <= 4; ++update) {
+      bound.master.add_(at::randn_like(bound.master));
+      ema.update(update);
+      expected = update == 1 ? bound.master.clone() : 0.9 * expected + 0.1 * bound.master;
+      EXPECT_LE((ema.averages()[0] - expected).abs().max().item<double>(), type == at::kDouble ? 1e-15 : 1e-6)
+          << update;
+    }
+    EXPECT_GT((expected - bound.master).abs().max().item<double>(), 0.1);
+  }
+}
+
+TEST(Ema, TheModelComputesWithItForAWhile) {
+  for (const auto type : {at::kBFloat16, at::kFloat}) {
+    Bound bound(type);
+    Ema ema({&bound.parameter}, 0.5);
+    ema.start();
+    bound.master.add_(1);
+    bound.value.copy_(bound.master);
+    ema.update(2);
+    const at::Tensor before = bound.value.clone();
+    {
+      const EmaScope scope(ema);
+      EXPECT_TRUE(bound.value.equal(ema.averages()[0].to(type)));
+      EXPECT_FALSE(bound.value.equal(before));
+    }
+    EXPECT_TRUE(bound.value.equal(before));
+  }
+}
+
+}  // namespace
+}  // namespace trireme::optim
