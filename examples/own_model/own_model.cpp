@@ -77,7 +77,7 @@ class ParallelDecoder final : public trireme::models::Model {
     const ops::AttentionShape heads{shape_.heads, shape_.kv_heads, shape_.head_dim};
     const at::Tensor n = ops::rms_norm(x, b.norm->weight(), shape_.norm_eps);
     const at::Tensor qkv = ops::linear(n, b.qkv->weight());
-    const ops::AttentionMask mask{shape_.sliding_window, pass.segments};
+    const ops::AttentionMask mask{shape_.sliding_window, pass.segments, nullptr};
     const at::Tensor mixed = cache != nullptr
                                  ? ops::cached_attention(qkv, heads, rotary_, pass.positions, *cache, mask.window)
                                  : ops::causal_attention(qkv, heads, rotary_, pass.positions, mask);

@@ -2,14 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -90,9 +94,25 @@ int fail_to_parse(const CLI::App& app, const CLI::ParseError& error, int argc, c
   return fail(ExitCode::bad_input, message + "\nTry `" + name + " --help`.");
 }
 
+// An idle thread of OpenMP's team spins for milliseconds by default, and where another process wants its processor a
+// step takes many times as long: a thousand turns, some 50 us, bridge the pauses within a step. libgomp reads it when
+// it is loaded, so the program starts itself again; its workers inherit it.
+void let_idle_threads_sleep(int argc, char** argv) {
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  const bool computes =
+      command == "train" || command == "launch" || command == "eval" || command == "generate" || command == "bench";
+  if (!computes || ::getenv("GOMP_SPINCOUNT") != nullptr || ::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  ::setenv("GOMP_SPINCOUNT", "1000", 1);
+  std::error_code error;
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (!error) ::execv(self.c_str(), argv);
+  // It cannot be: then as it is.
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  let_idle_threads_sleep(argc, argv);
   CLI::App app{"Trireme trains large language models."};
   app.name(name_of_program(argc, argv));
   app.set_version_flag("--version", "trireme " TRIREME_VERSION);

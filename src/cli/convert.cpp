@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -21,6 +22,12 @@ struct Options {
 };
 
 void run(const Options& options) {
+  std::vector<std::string> faults;
+  if (options.source.empty()) faults.emplace_back("SRC is empty; name a checkpoint or a run folder");
+  if (options.out.empty()) faults.emplace_back("OUT is empty; name a folder to write");
+  if (!(options.shard_gb > 0 && options.shard_gb <= 1e6))
+    faults.push_back(fmt::format("--shard-gb {} has to be above 0 and at most 1000000", options.shard_gb));
+  if (!faults.empty()) throw InputError(faults);
   static const std::map<std::string, DType> kTypes = {
       {"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}};
   const train::CheckpointParts parts = train::open_checkpoint(options.source);
@@ -60,7 +67,6 @@ void add_convert(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--ema", options->ema, "The moving average of the weights (train.ema_decay)");
   command->add_option("--shard-gb", options->shard_gb, "At most so many GB (10^9 bytes) of weights in a file")
-      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->footer("Example:\n  trireme convert runs/sotu exported/sotu --to hf");
   command->callback([options] { run(*options); });

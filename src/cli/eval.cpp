@@ -1,8 +1,11 @@
 // `trireme eval`: loss and bits per byte of a checkpoint on prepared text, and how it answers questions.
 #include <ATen/ATen.h>
 
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -161,11 +164,33 @@ std::string item_lines(const train::ChoiceSuite& suite, const train::ChoiceEvalu
   return lines;
 }
 
+namespace fs = std::filesystem;
+
+// Before an evaluation that may take long.
+void check_items(const std::string& path, const std::vector<NamedPath>& choices) {
+  std::error_code ignored;
+  const fs::path parent = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : ".";
+  if (fs::is_directory(path, ignored)) throw_input("--items {} is a folder; name a file", path);
+  if (!fs::is_directory(parent, ignored)) throw_input("--items {}: there is no folder {}", path, parent.string());
+  for (const NamedPath& file : choices)
+    if (fs::equivalent(path, file.path, ignored))
+      throw_input("--items {} is the file of questions; the scores would be written over them", path);
+}
+
+// A pipe or a device gets the lines; a file, also behind a link, is replaced as a whole.
+void write_items(const std::string& path, const std::string& lines) {
+  std::error_code ignored;
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
+    return write_all(open_file(path, O_WRONLY | O_CLOEXEC, "write the scores to").get(), lines, path);
+  write_file_durably(fs::weakly_canonical(path), lines);
+}
+
 void run(const Options& options) {
   memory::install_caching_allocator();
   const train::LoadedModel loaded =
       train::load_model(options.checkpoint, options.ema ? train::Weights::average : train::Weights::trained);
   const Inputs inputs = inputs_of(options, loaded);
+  if (!options.items.empty()) check_items(options.items, inputs.choices);
   const int64_t seq_len = options.seq_len > 0 ? options.seq_len : loaded.seq_len;
   if (seq_len > loaded.model->shape().max_seq_len)
     throw_input("--seq-len {} is longer than the model's longest sequence, {}", seq_len,
@@ -187,7 +212,7 @@ void run(const Options& options) {
     show(options, loaded, suite, result);
     items += item_lines(suite, result);
   }
-  if (!options.items.empty()) write_file_durably(options.items, items);
+  if (!options.items.empty()) write_items(options.items, items);
 }
 
 }  // namespace
@@ -211,7 +236,10 @@ void add_eval(CLI::App& app) {
       ->allow_extra_args(false);
   command
       ->add_option("--items", options->items, "Write a line of JSON for each question here: the score of every choice")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check([](const std::string& path) {
+        return path.empty() ? std::string("it is empty; name a file") : std::string();
+      });
   command->add_option("--tokens", options->tokens, "At most so many tokens of each set; 0: all")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
       ->capture_default_str();

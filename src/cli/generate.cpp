@@ -98,6 +98,7 @@ void run(Options options) {
   });
   out.finish();
   std::fputc('\n', stdout);
+  std::fflush(stdout);  // before a notice on the other stream
   const auto room = loaded.model->shape().max_seq_len - static_cast<int64_t>(tokens.size());
   const bool ended = !made.empty() && made.back() == loaded.tokenizer.end_of_text();
   if (!ended && options.sampling.max_tokens > static_cast<int64_t>(made.size()) &&

@@ -15,6 +15,7 @@
 #include "config/named_path.h"
 #include "config/option.h"
 #include "config/validate.h"
+#include "describe/architecture.h"
 #include "describe/divisors.h"
 
 namespace trireme::config {
@@ -382,6 +383,7 @@ void complete(Config& config) {
   ModelConfig& model = config.model;
   if (model.head_dim == 0 && model.heads > 0) model.head_dim = model.hidden / model.heads;
   if (model.kv_heads == 0) model.kv_heads = model.heads;
+  describe::pin_options(model);
   if (model.ffn == 0 && model.is_gpt()) model.ffn = 4 * model.hidden;
   if (model.max_seq_len == 0) model.max_seq_len = config.train.seq_len;
   if (config.data.vocab == 0) config.data.vocab = model.vocab;

@@ -152,13 +152,18 @@ std::vector<Question> parse_choices(std::string_view text, const std::string& na
       if (++wrong <= kMostFaults) faults.push_back(fmt::format("{}:{}: {}", name, number, error.what()));
     }
   }
-  if (wrong > kMostFaults) faults.push_back(fmt::format("{} more lines of {} are wrong", wrong - kMostFaults, name));
+  if (wrong > kMostFaults)
+    faults.push_back(fmt::format("{} more line{} of {} {} wrong", wrong - kMostFaults,
+                                 wrong == kMostFaults + 1 ? "" : "s", name, wrong == kMostFaults + 1 ? "is" : "are"));
   if (!faults.empty()) throw InputError(faults);
   if (questions.empty()) throw_input("{} has no question; expected a JSON object a line", name);
   return questions;
 }
 
 std::vector<Question> read_choices(const std::filesystem::path& path, const Tokenizer& tokenizer, int64_t longest) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))
+    throw_input("{} is no file, and what is none may have no end; name a file of questions", path.string());
   if (is_packed(path)) throw_input("{} is packed; unpack it, a file of questions is read as it is", path.string());
   return parse_choices(read_file(path), path.string(), tokenizer, longest);
 }

@@ -76,6 +76,15 @@ double model_option(const ModelShape& shape, std::string_view name) {
   return option->standard;
 }
 
+void pin_options(ModelShape& shape) {
+  const Architecture* own = registered_architecture(shape.architecture);
+  if (own == nullptr || !option_faults(shape).empty()) return;
+  std::vector<std::string> pinned;
+  for (const ModelOption& option : own->options)
+    pinned.push_back(fmt::format("{}={}", option.name, model_option(shape, option.name)));
+  shape.options = std::move(pinned);
+}
+
 std::vector<std::string> option_faults(const ModelShape& shape) {
   if (shape.options.empty()) return {};
   const Architecture* own = registered_architecture(shape.architecture);

@@ -48,6 +48,10 @@ const Architecture* registered_architecture(std::string_view name);
 /// for a name that the architecture of the shape does not have.
 double model_option(const ModelShape& shape, std::string_view name);
 
+/// Gives sound shape.options every number of the architecture, in the order in which they were declared: a run keeps
+/// the standards that it began with, and the same numbers are the same text.
+void pin_options(ModelShape& shape);
+
 /// What is wrong with shape.options; each fault tells what there is.
 std::vector<std::string> option_faults(const ModelShape& shape);
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
@@ -146,12 +147,35 @@ std::string index_of(const std::vector<Shard>& shards) {
   return Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(2) + "\n";
 }
 
-void refuse_occupied(const fs::path& out) {
+// The folder to write, behind a link too; made if it is not there.
+fs::path empty_folder(const fs::path& out) {
   std::error_code ignored;
-  if (!fs::exists(out, ignored)) return;
+  if (!fs::exists(out, ignored)) {
+    const fs::path made = fs::is_symlink(out, ignored) ? fs::weakly_canonical(out) : out;
+    make_directories(made);
+    return made;
+  }
   if (!fs::is_directory(out, ignored)) throw_input("{} is a file; name a folder that does not exist yet", out.string());
-  if (!fs::is_empty(out, ignored))
+  for (const fs::directory_entry& entry : fs::directory_iterator(out)) {
+    if (entry.path().filename().string().starts_with(".partial-"))
+      throw_input(
+          "{} holds {}, of a conversion that runs or did not come to its end; remove it, or name another folder",
+          out.string(), entry.path().filename().string());
     throw_input("{} is not empty; name a folder that does not exist yet, or remove what is in it", out.string());
+  }
+  return out;
+}
+
+// Moves what is complete to where it belongs: config.json last, without which nobody takes the folder for a model.
+void publish(const fs::path& partial, const fs::path& folder) {
+  std::vector<fs::path> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(partial)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end(), [](const fs::path& a, const fs::path& b) {
+    return std::pair(a == "config.json", a) < std::pair(b == "config.json", b);
+  });
+  for (const fs::path& name : names) fs::rename(partial / name, folder / name);
+  fs::remove(partial);
+  sync_directory(folder);
 }
 
 }  // namespace
@@ -165,22 +189,17 @@ HfExportReport export_to_hf(const checkpoint::CheckpointReader& reader, const de
     report.note =
         "AutoTokenizer of transformers 5 cuts text with Qwen's own pattern in every qwen2 folder, whatever its "
         "tokenizer.json says; PreTrainedTokenizerFast.from_pretrained reads the file";
-  refuse_occupied(out);
   const Source source(reader, options);
   std::vector<HfTensor> tensors = hf_tensors(shape);
   source.check(tensors);
   report.tensors = static_cast<int64_t>(tensors.size());
   const std::vector<Shard> shards = cut_into_shards(std::move(tensors), options);
 
-  // Under another name until it is complete, so that nobody loads a half of it.
-  const fs::path target = fs::absolute(out).lexically_normal();
-  const fs::path named = target.has_filename() ? target : target.parent_path();
-  make_directories(named.parent_path());
-  std::string fresh = named.string() + ".partial-XXXXXX";
-  if (::mkdtemp(fresh.data()) == nullptr) throw_errno("make a folder beside", named.string(), errno);
+  // Out of sight until it is complete, so that nobody loads a half of it; on the disk that was asked for.
+  const fs::path folder = empty_folder(out);
+  std::string fresh = (folder / ".partial-XXXXXX").string();
+  if (::mkdtemp(fresh.data()) == nullptr) throw_errno("make a folder in", folder.string(), errno);
   const fs::path partial = fresh;
-  fs::permissions(partial, fs::perms::owner_all | fs::perms::group_read | fs::perms::group_exec |
-                               fs::perms::others_read | fs::perms::others_exec);
   try {
     for (const Shard& shard : shards) {
       write_shard(shard, source, options.dtype, partial);
@@ -193,8 +212,7 @@ HfExportReport export_to_hf(const checkpoint::CheckpointReader& reader, const de
     write_file_durably(partial / "generation_config.json", hf_generation_config(end));
     write_file_durably(partial / "tokenizer.json", hf_tokenizer(tokenizer));
     write_file_durably(partial / "tokenizer_config.json", hf_tokenizer_config(tokenizer, shape.max_seq_len));
-    fs::rename(partial, named);  // over an empty folder too
-    sync_directory(named.parent_path());
+    publish(partial, folder);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(partial, ignored);

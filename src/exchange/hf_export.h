@@ -25,8 +25,8 @@ struct HfExportReport {
 };
 
 /// Writes safetensors files with their index, config.json, generation_config.json, tokenizer.json and
-/// tokenizer_config.json. `out` must not exist, or be an empty folder; it appears under its name when it is complete.
-/// Memory is bounded by twice the largest tensor. Throws InputError for a shape that transformers has not, for a
+/// tokenizer_config.json. `out` must not exist, or be an empty folder; config.json appears in it last, when all is
+/// there. Memory is bounded by twice the largest tensor. Throws InputError for a shape that transformers has not, for a
 /// checkpoint that lacks a tensor, and for weights that are not finite in the type asked for.
 HfExportReport export_to_hf(const checkpoint::CheckpointReader& reader, const describe::ModelShape& shape,
                             const data::Tokenizer& tokenizer, const std::filesystem::path& out,

@@ -80,10 +80,10 @@ at::Tensor Gpt::block(int64_t index, const at::Tensor& x, const Pass& pass, ops:
 
   const at::Tensor first = ops::layer_norm(x, b.attention_norm.weight->weight(), b.attention_norm.bias->weight(), eps);
   const at::Tensor qkv = linear(first, b.qkv, selective ? norm_again(x, b.attention_norm) : ops::Rebuild());
-  const at::Tensor mixed =
-      cache != nullptr ? ops::cached_attention(qkv, heads, {}, pass.positions, *cache)
-                       : ops::causal_attention(qkv, heads, {}, pass.positions, {.window = 0, .segments = pass.segments},
-                                               pass.dropout, at + "attention.weights");
+  const at::Tensor mixed = cache != nullptr
+                               ? ops::cached_attention(qkv, heads, {}, pass.positions, *cache)
+                               : ops::causal_attention(qkv, heads, {}, pass.positions, {0, pass.segments, nullptr},
+                                                       pass.dropout, at + "attention.weights");
   const auto [h, second] =
       ops::add_layer_norm(x, ops::dropout(linear(mixed, b.output), pass.dropout, at + "attention.output"),
                           b.feed_forward_norm.weight->weight(), b.feed_forward_norm.bias->weight(), eps);

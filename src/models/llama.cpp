@@ -69,7 +69,7 @@ at::Tensor Llama::attention(const Block& b, const at::Tensor& qkv, const std::st
   if (cache != nullptr)
     return ops::cached_attention(normed, heads, rotary_, pass.positions, *cache, shape_.sliding_window);
   return ops::causal_attention(normed, heads, rotary_, pass.positions,
-                               {.window = shape_.sliding_window, .segments = pass.segments}, pass.dropout,
+                               {shape_.sliding_window, pass.segments, window_mask_}, pass.dropout,
                                place + "attention.weights");
 }
 

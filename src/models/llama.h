@@ -36,6 +36,7 @@ class Llama final : public Model {
   nn::Parameter *embedding_, *norm_, *head_;
   std::vector<Block> blocks_;
   ops::RotaryTable rotary_;
+  std::shared_ptr<at::Tensor> window_mask_ = std::make_shared<at::Tensor>();  // of this model's one window
   at::Tensor anchor_;
 };
 

@@ -77,6 +77,9 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
                                        : "the inputs of all blocks, and one block whole"});
   }
 
+  if (shape.sliding_window > 0 && shape.sliding_window < options.seq_len)
+    items.push_back({"window mask", options.seq_len * options.seq_len * sizes.weight, "sequence x sequence, once"});
+
   // ops::linear_cross_entropy: the logits of a chunk; the gradient of its input, and that of the head in the compute
   // type, with the product of a chunk that is added to it.
   const int64_t row = shape.vocab * sizes.weight;

@@ -69,11 +69,18 @@ at::Tensor visible(int64_t length, int64_t window, at::Device device) {
   return window > 0 ? all.triu(1 - window) : all;
 }
 
-// The mask that the flash kernel adds to the scores of a piece, when the window is shorter than it.
-std::optional<at::Tensor> added_mask(const at::Tensor& q, const Piece& piece, int64_t window) {
-  if (window <= 0 || window >= piece.length) return std::nullopt;
-  return at::zeros({piece.length, piece.length}, q.options())
-      .masked_fill_(visible(piece.length, window, q.device()).logical_not(), -INFINITY);
+// The mask that the flash kernel adds to the scores of a piece, when the window is shorter than it. It depends on i - j
+// alone, so that of a shorter piece is a corner of that of a longer one.
+std::optional<at::Tensor> added_mask(const at::Tensor& q, const Piece& piece, const AttentionMask& mask) {
+  if (mask.window <= 0 || mask.window >= piece.length) return std::nullopt;
+  const auto make = [&] {
+    return at::zeros({piece.length, piece.length}, q.options())
+        .masked_fill_(visible(piece.length, mask.window, q.device()).logical_not(), -INFINITY);
+  };
+  if (mask.added == nullptr) return make();
+  at::Tensor& kept = *mask.added;
+  if (!kept.defined() || kept.size(0) < piece.length || kept.scalar_type() != q.scalar_type()) kept = make();
+  return kept.narrow(0, 0, piece.length).narrow(1, 0, piece.length);
 }
 
 // autograd::Function takes plain values and IValues, so the segments of a mask travel in a capsule.
@@ -97,7 +104,7 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
         whole ? at::Tensor() : at::empty({qkv.size(0), qkv.size(1), heads, head_dim}, qkv.options()).transpose(1, 2);
     Gradients saved = {qkv, out, cosine, sine, positions};
     for (const Piece& piece : pieces) {
-      const auto added = added_mask(q, piece, mask.window);
+      const auto added = added_mask(q, piece, mask);
       auto [result, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
           part_of(q, piece), part_of(k, piece), part_of(v, piece), 0.0, /*is_causal=*/!added.has_value(), added);
       if (whole)
@@ -126,7 +133,7 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
     const std::vector<Piece> pieces = pieces_of(qkv, holder->mask);
     for (size_t i = 0; i < pieces.size(); ++i) {
       const Piece& piece = pieces[i];
-      const auto added = added_mask(q, piece, holder->mask.window);
+      const auto added = added_mask(q, piece, holder->mask);
       const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
           part_of(dout, piece), part_of(q, piece), part_of(k, piece), part_of(v, piece), part_of(out, piece),
           saved[5 + i], 0.0, !added.has_value(), added);

@@ -28,6 +28,8 @@ struct AttentionMask {
   int64_t window = 0;  ///< the last so many, itself included (Beltagy et al., arXiv:2004.05150); 0: all
   /// Every token of the batch once, by row and position; null: each row is one segment.
   std::shared_ptr<const std::vector<Segment>> segments;
+  /// Room for what a window adds to the scores of a piece, so that it is made once and not in every call; may be null.
+  std::shared_ptr<at::Tensor> added;
 };
 
 /// qkv [batch, seq, (heads + 2*kv_heads) * head_dim]: all query heads, then the key heads, then the value heads.

@@ -210,8 +210,13 @@ void refuse_other_model(const Session& session, const checkpoint::CheckpointRead
 }
 
 void start_from(Session& session, const std::function<void(const std::string&)>& say) {
-  const auto reader =
-      checkpoint::CheckpointReader::open(checkpoint::resolve_checkpoint(session.config.checkpoint.load).folder);
+  const auto reader = [&] {
+    try {
+      return checkpoint::CheckpointReader::open(checkpoint::resolve_checkpoint(session.config.checkpoint.load).folder);
+    } catch (const Error& error) {
+      throw_input("checkpoint.load = {}: {}", session.config.checkpoint.load.string(), error.what());
+    }
+  }();
   refuse_other_model(session, reader);
   load_weights(*session.model, reader);
   say(fmt::format("weights of {} (step {}); optimizer, schedule and data start anew", reader.folder().string(),

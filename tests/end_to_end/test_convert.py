@@ -169,6 +169,21 @@ class ConvertTest(EndToEnd):
         self.assert_refused(self.call("convert", run.folder, self.new_folder("o") / "x", "--ema"), "train.ema_decay")
         self.assert_refused(self.call("convert", self.new_folder("empty"), self.new_folder("o") / "x"), "is not a checkpoint")
         both = self.run_for("both", {"model.qkv_bias": "true", "model.qk_norm": "true"})
+        # A folder that is there is filled, behind a link too, with the rights that it has; what a kill left is named.
+        mine = self.new_folder("mine")
+        mine.chmod(0o700)
+        link = self.new_folder("links") / "link"
+        link.symlink_to(mine)
+        result = self.call("convert", run.folder, link)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertEqual(mine.stat().st_mode & 0o777, 0o700)
+        self.assertEqual({path.name for path in mine.iterdir()}, {"config.json", "generation_config.json", "model.safetensors",
+                                                                  "tokenizer.json", "tokenizer_config.json"})
+        killed = self.new_folder("killed")
+        (killed / ".partial-abc").mkdir()
+        self.assert_refused(self.call("convert", run.folder, killed), ".partial-abc", "did not come to its end")
+        self.assert_refused(self.call("convert", run.folder, ""), "OUT is empty")
+        self.assert_refused(self.call("convert", run.folder, self.new_folder("o") / "x", "--shard-gb", "nan"), "--shard-gb")
         out = self.new_folder("o") / "x"
         self.assert_refused(self.call("convert", both.folder, out), "model.qkv_bias", "model.qk_norm", "Qwen3ForCausalLM")
         self.assertFalse(out.exists())

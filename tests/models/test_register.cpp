@@ -133,6 +133,13 @@ TEST(Register, OptionsOfItsOwn) {
       {"options = [\"window=8\", \"window=9\"]\n", "window is given twice"},
   };
   for (const auto& row : rows) EXPECT_THAT(load(own + row.model), HasSubstr(row.message)) << row.model;
+  // Kept whole and in one form, so that an author may change a standard and old runs keep theirs.
+  shape.options = {"slope=5e-1"};
+  describe::pin_options(shape);
+  EXPECT_EQ(shape.options, (std::vector<std::string>{"window=64", "slope=0.5"}));
+  shape.options = {"widow=8"};
+  describe::pin_options(shape);
+  EXPECT_EQ(shape.options, (std::vector<std::string>{"widow=8"})) << "a fault is left for its message";
   EXPECT_THAT(load("layers = 3\noptions = [\"window=8\"]\n"), HasSubstr("llama has no options of its own"));
   EXPECT_THAT(config::render_docs(), HasSubstr("window (tokens that it looks back; 64), slope (of nothing; 0.5)"));
 }

@@ -352,7 +352,7 @@ TEST(Ops, MaskedAttentionMatchesReference) {
     for (const auto type : kTypes) {
       for (const bool turned : {true, false}) {
         const AttentionShape shape{4, 2, 16};
-        AttentionMask mask{r.window, {}};
+        AttentionMask mask{r.window, {}, std::make_shared<at::Tensor>()};
         if (!r.segments.empty()) mask.segments = std::make_shared<const Segments>(r.segments);
         const at::Tensor positions = at::arange(r.seq, at::kLong).repeat({r.batch});
         const auto table = [&](at::ScalarType t) {
@@ -382,7 +382,7 @@ TEST(Ops, DocumentsAndWindowsHideWhatTheySay) {
   AttentionMask documents;
   documents.segments = std::make_shared<const std::vector<Segment>>(std::vector<Segment>{{0, 0, 5}, {0, 5, 7}});
   expect_close(run(x, documents).narrow(1, 5, 7), run(x.narrow(1, 5, 7), {}), 1e-14, "the second document alone");
-  const at::Tensor last = run(x, {4, {}}).narrow(1, 11, 1);
+  const at::Tensor last = run(x, {4, {}, {}}).narrow(1, 11, 1);
   expect_close(last, run(x.narrow(1, 8, 4), {}).narrow(1, 3, 1), 1e-14, "the last four tokens alone");
 }
 
@@ -418,7 +418,7 @@ TEST(Ops, CachedAttentionEqualsWholeSequence) {
     const int64_t seq = 19;
     const RotaryTable table = make_rotary_table(seq, 8, 10000, {}, at::kDouble, at::kCPU);
     const at::Tensor x = at::randn({1, seq, 64}, at::kDouble), positions = at::arange(seq, at::kLong);
-    const at::Tensor whole = reference::causal_attention(x, shape, table, positions, {window, {}});
+    const at::Tensor whole = reference::causal_attention(x, shape, table, positions, {window, {}, {}});
     KeyValueCache cache{at::zeros({1, 2, seq, 8}, at::kDouble), at::zeros({1, 2, seq, 8}, at::kDouble), 0};
     std::vector<at::Tensor> parts;
     for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 7}, {7, 1}, {8, 4}, {12, 7}})

@@ -20,6 +20,7 @@ struct Bound {
 };
 
 TEST(Ema, FollowsTheFormula) {
+  at::manual_seed(1);
   for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
     Bound bound(type);
     Ema ema({&bound.parameter}, 0.9);
