@@ -180,8 +180,12 @@ void check_items(const std::string& path, const std::vector<NamedPath>& choices)
 // A pipe or a device gets the lines; a file, also behind a link, is replaced as a whole.
 void write_items(const std::string& path, const std::string& lines) {
   std::error_code ignored;
-  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
-    return write_all(open_file(path, O_WRONLY | O_CLOEXEC, "write the scores to").get(), lines, path);
+  // /dev/stdout may lead to a file, in which the results stand already.
+  const bool ours = !path.starts_with("/dev/") && !path.starts_with("/proc/");
+  if (fs::exists(path, ignored) && !(ours && fs::is_regular_file(path, ignored))) {
+    std::fflush(stdout);
+    return write_all(open_file(path, O_WRONLY | O_APPEND | O_CLOEXEC, "write the scores to").get(), lines, path);
+  }
   write_file_durably(fs::weakly_canonical(path), lines);
 }
 

@@ -240,6 +240,27 @@ class ChoicesTest(Evaluated):
         self.assert_refused(self.call("eval", run.folder, "--choices", self.file, "--choices", f"drawn={bad}"), "two", '"drawn"', "--choices NAME=FILE")
         self.assertFalse(items.exists())
 
+    def test_where_the_scores_go(self):
+        """Never over the questions, into a pipe as into a file, and what cannot be is told before anything is evaluated."""
+        run = self.trained(self.new_run("good"), 1, {"train.steps": 1, "lr_schedule.warmup_steps": 0})
+        folder = self.new_folder("where")
+        questions = folder / "questions.jsonl"
+        questions.write_text(self.file.read_text())
+        before = questions.read_text()
+        link = folder / "link"
+        link.symlink_to(questions)
+        for target, text in ((questions, "written over them"), (link, "written over them"), (folder, "is a folder"),
+                             (folder / "none" / "x", "there is no folder"), ("", "name a file")):
+            result = self.call("eval", run.folder, "--choices", questions, "--items", target)
+            self.assert_refused(result, "--items", text)
+            self.assertEqual(result.out, "")
+        self.assertEqual(questions.read_text(), before)
+        self.assert_refused(self.call("eval", run.folder, "--choices", "/dev/zero"), "/dev/zero is no file")
+        piped = self.call("eval", run.folder, "--choices", questions, "--json", "--items", "/dev/stdout")
+        self.assertEqual(piped.code, DONE, str(piped))
+        self.assertEqual(sum('"scores"' in line for line in piped.out.splitlines()), len(self.items))
+        self.assertEqual(sum('"eval_acc"' in line for line in piped.out.splitlines()), 1, "the results before them stay")
+
 
 if __name__ == "__main__":
     main()
