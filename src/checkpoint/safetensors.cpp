@@ -73,6 +73,14 @@ std::string key_of(std::string_view name, std::span<const int64_t> shape, const 
   return fmt::format("{}@{}", name, fmt::join(box.offset, ","));
 }
 
+std::string frame_header(std::string json) {
+  json.resize((json.size() + 7) / 8 * 8, ' ');
+  if (static_cast<int64_t>(json.size()) > kMaxHeaderBytes)
+    throw_internal("a header of {} bytes; safetensors allows {}", json.size(), kMaxHeaderBytes);
+  const uint64_t length = json.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + json;
+}
+
 std::string encode_header(std::span<const StoredFragment> fragments) {
   json header = json::object();
   json metadata = json::object();
@@ -90,14 +98,7 @@ std::string encode_header(std::span<const StoredFragment> fragments) {
     metadata[std::string(kFragmentPrefix) + fragment.key] = info.dump();
   }
   header[std::string(kMetadata)] = std::move(metadata);
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  if (static_cast<int64_t>(text.size()) > kMaxHeaderBytes) {
-    throw_internal("a header of {} bytes for {} fragments; safetensors allows {}", text.size(), fragments.size(),
-                   kMaxHeaderBytes);
-  }
-  const uint64_t length = text.size();
-  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
+  return frame_header(header.dump());
 }
 
 SafetensorsHeader read_header(const std::filesystem::path& path) {

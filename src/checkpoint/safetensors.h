@@ -39,6 +39,10 @@ struct SafetensorsHeader {
 /// `name` for a whole tensor, else `name@o0,o1`.
 std::string key_of(std::string_view name, std::span<const int64_t> shape, const Box& box);
 
+/// What a safetensors file begins with: the length of the header, and the header, padded so that values start at a
+/// multiple of 8.
+std::string frame_header(std::string json);
+
 /// Length and header as stored. Its length does not depend on the checksums, so the header can be written again when
 /// they are known.
 std::string encode_header(std::span<const StoredFragment> fragments);

@@ -65,13 +65,7 @@ void run_matmul(const Matmul& options) {
 
 struct LoaderBench {
   std::string dataset;
-  data::LoaderOptions loader = [] {
-    data::LoaderOptions standard;
-    standard.seed = 1;
-    standard.seq_len = 512;
-    standard.micro_batch_size = 8;
-    return standard;
-  }();
+  data::LoaderOptions loader{.seed = 1, .seq_len = 512, .micro_batch_size = 8};
   double seconds = 3;
 };
 

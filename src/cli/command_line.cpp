@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "comm/launch_environment.h"
 
 namespace trireme::cli {
 namespace {
@@ -94,15 +95,24 @@ int fail_to_parse(const CLI::App& app, const CLI::ParseError& error, int argc, c
   return fail(ExitCode::bad_input, message + "\nTry `" + name + " --help`.");
 }
 
+bool is_launched() {
+  try {
+    return comm::detect_environment().launcher != "none";
+  } catch (const Error&) {  // for the command to tell
+    return true;
+  }
+}
+
 // An idle thread of OpenMP's team spins for milliseconds by default, and where another process wants its processor a
 // step takes many times as long: a thousand turns, some 50 us, bridge the pauses within a step. libgomp reads it when
 // it is loaded, so the program starts itself again; its workers inherit it.
 void let_idle_threads_sleep(int argc, char** argv) {
   const std::string_view command = argc > 1 ? argv[1] : "";
-  const bool computes =
-      command == "train" || command == "launch" || command == "eval" || command == "generate" || command == "bench";
+  const bool trains = command == "train" || command == "launch";
+  const bool computes = trains || command == "eval" || command == "generate" || command == "bench";
   if (!computes || ::getenv("GOMP_SPINCOUNT") != nullptr || ::getenv("OMP_WAIT_POLICY") != nullptr) return;
   ::setenv("GOMP_SPINCOUNT", "1000", 1);
+  if (trains && !is_launched()) return;  // only its workers compute
   std::error_code error;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (!error) ::execv(self.c_str(), argv);

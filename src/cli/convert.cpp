@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/ema_option.h"
 #include "exchange/hf_export.h"
 #include "observe/format.h"
 #include "train/inference.h"
@@ -17,7 +18,7 @@ namespace {
 
 struct Options {
   std::string source, out, to = "hf", dtype = "bf16";
-  bool ema = false;
+  train::Weights weights = train::Weights::trained;
   double shard_gb = 5;
 };
 
@@ -34,10 +35,8 @@ void run(const Options& options) {
   exchange::HfExportOptions how;
   how.dtype = kTypes.at(options.dtype);
   how.most_shard_bytes = static_cast<int64_t>(options.shard_gb * 1e9);
-  if (options.ema) {
-    train::require_average(parts.reader);
-    how.prefix = "ema.";
-  }
+  if (options.weights == train::Weights::average) train::require_average(parts.reader);
+  how.prefix = train::prefix_of(options.weights);
   const exchange::HfExportReport report =
       exchange::export_to_hf(parts.reader, parts.shape, parts.tokenizer, options.out, how);
   std::printf("%s of %s (step %ld)\n", report.architecture.c_str(), parts.reader.folder().c_str(),
@@ -65,7 +64,7 @@ void add_convert(CLI::App& app) {
                    "Element type of the weights; fp32 keeps every bit of those of a run in bf16, fp16 or fp32")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
       ->capture_default_str();
-  command->add_flag("--ema", options->ema, "The moving average of the weights (train.ema_decay)");
+  add_ema(*command, options->weights);
   command->add_option("--shard-gb", options->shard_gb, "At most so many GB (10^9 bytes) of weights in a file")
       ->capture_default_str();
   command->footer("Example:\n  trireme convert runs/sotu exported/sotu --to hf");

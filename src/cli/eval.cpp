@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/ema_option.h"
 #include "comm/communicator.h"
 #include "config/named_path.h"
 #include "memory/caching_allocator.h"
@@ -25,6 +26,7 @@
 namespace trireme::cli {
 namespace {
 
+namespace fs = std::filesystem;
 using config::NamedPath;
 
 struct Options {
@@ -32,7 +34,8 @@ struct Options {
   std::vector<std::string> data, choices;
   std::string items;
   int64_t tokens = 0, seq_len = 0;
-  bool ema = false, json = false;
+  train::Weights weights = train::Weights::trained;
+  bool json = false;
 };
 
 // A folder that is there is a folder, also with a '=' in its name.
@@ -92,14 +95,7 @@ Opened open_all(const Inputs& inputs, const train::LoadedModel& loaded) {
                       set.path.string(), hash, loaded.checkpoint.string(), loaded.tokenizer.hash(),
                       "`trireme data prepare --tokenizer RUN/tokenizer`"));
   }
-  for (const NamedPath& file : inputs.choices) {
-    try {
-      opened.choices.push_back(
-          {file.name, file.path, data::read_choices(file.path, loaded.tokenizer, loaded.model->shape().max_seq_len)});
-    } catch (const InputError& error) {
-      faults.insert(faults.end(), error.faults().begin(), error.faults().end());
-    }
-  }
+  opened.choices = train::read_suites(inputs.choices, loaded.tokenizer, loaded.model->shape().max_seq_len, faults);
   if (!faults.empty()) throw InputError(faults);
   return opened;
 }
@@ -164,8 +160,6 @@ std::string item_lines(const train::ChoiceSuite& suite, const train::ChoiceEvalu
   return lines;
 }
 
-namespace fs = std::filesystem;
-
 // Before an evaluation that may take long.
 void check_items(const std::string& path, const std::vector<NamedPath>& choices) {
   std::error_code ignored;
@@ -191,8 +185,7 @@ void write_items(const std::string& path, const std::string& lines) {
 
 void run(const Options& options) {
   memory::install_caching_allocator();
-  const train::LoadedModel loaded =
-      train::load_model(options.checkpoint, options.ema ? train::Weights::average : train::Weights::trained);
+  const train::LoadedModel loaded = train::load_model(options.checkpoint, options.weights);
   const Inputs inputs = inputs_of(options, loaded);
   if (!options.items.empty()) check_items(options.items, inputs.choices);
   const int64_t seq_len = options.seq_len > 0 ? options.seq_len : loaded.seq_len;
@@ -250,7 +243,7 @@ void add_eval(CLI::App& app) {
   command->add_option("--seq-len", options->seq_len, "Tokens a window of text; 0: as in training")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
       ->capture_default_str();
-  command->add_flag("--ema", options->ema, "The moving average of the weights (train.ema_decay)");
+  add_ema(*command, options->weights);
   command->add_flag("--json", options->json, "A line of JSON for each set and file in place of text");
   command->footer(
       "Windows do not overlap and every byte of text counts once, so bits per byte compare across tokenizers.\n"

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/ema_option.h"
 #include "memory/caching_allocator.h"
 #include "models/generate.h"
 #include "train/inference.h"
@@ -23,7 +24,7 @@ struct Options {
   std::string checkpoint, prompt, prompt_file;
   models::SamplingOptions sampling;
   int64_t seed = 0;
-  bool ema = false;
+  train::Weights weights = train::Weights::trained;
 };
 
 // Bytes of a token go out at once, but never half a character: a terminal would show it as broken.
@@ -80,8 +81,7 @@ void run(Options options) {
   options.sampling.seed = static_cast<uint64_t>(options.seed);
 
   memory::install_caching_allocator();
-  const train::LoadedModel loaded =
-      train::load_model(options.checkpoint, options.ema ? train::Weights::average : train::Weights::trained);
+  const train::LoadedModel loaded = train::load_model(options.checkpoint, options.weights);
   const std::string prompt = options.prompt_file.empty() ? options.prompt : read_prompt(options.prompt_file);
   // In training every document follows an end of text, so that is what a beginning looks like to the model.
   std::vector<int32_t> tokens = {loaded.tokenizer.end_of_text()};
@@ -131,7 +131,7 @@ void add_generate(CLI::App& app) {
   command->add_option("--seed", options->seed, "The same seed writes the same text")
       ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
-  command->add_flag("--ema", options->ema, "The moving average of the weights (train.ema_decay)");
+  add_ema(*command, options->weights);
   command->footer(
       "Example:\n  trireme generate runs/sotu --prompt \"My fellow Americans,\" --max-tokens 200 --temperature 0.8");
   command->callback([options] { run(*options); });

@@ -34,7 +34,7 @@ struct LoaderOptions {
   int64_t micro_batch_size = 1;  ///< rows of a batch
   int64_t accumulation = 1;      ///< batches a step
   /// Batches of the step that begins at a position, where they differ; empty: `accumulation`.
-  std::function<int64_t(uint64_t)> accumulation_at;
+  std::function<int64_t(uint64_t)> accumulation_at = {};
   bool mask_document_starts = false;  ///< the first token of a document is no label
   int64_t data_rank = 0;
   int64_t data_ranks = 1;

@@ -34,10 +34,16 @@ double yarn_ramp(int64_t index, int64_t head_dim, double theta, const RopeScalin
 
 }  // namespace
 
+double rotary_theta(int64_t head_dim, double theta, const RopeScaling& scaling) {
+  const auto dim = static_cast<double>(head_dim);
+  if (!scaling.active() || scaling.type != "ntk" || head_dim <= 2) return theta;
+  return theta * std::pow(scaling.factor, dim / (dim - 2));
+}
+
 std::vector<double> rotary_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling) {
   const auto dim = static_cast<double>(head_dim);
   const bool active = scaling.active();
-  if (active && scaling.type == "ntk" && head_dim > 2) theta *= std::pow(scaling.factor, dim / (dim - 2));
+  theta = rotary_theta(head_dim, theta, scaling);
   std::vector<double> frequencies;
   for (int64_t i = 0; i < head_dim / 2; ++i) {
     double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / dim);

@@ -32,6 +32,9 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
+/// The base of the frequencies: `theta`, or with ntk a larger one that stretches them all by itself.
+double rotary_theta(int64_t head_dim, double theta, const RopeScaling& scaling);
+
 /// Angle that one position turns each pair of features by: [head_dim / 2], radians.
 std::vector<double> rotary_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling);
 

@@ -1,6 +1,5 @@
 #include "exchange/hf_config.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -11,8 +10,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json gpt_config(const describe::ModelShape& m) {
-  return {{"model_type", "gpt2"},
-          {"vocab_size", m.vocab},
+  return {{"vocab_size", m.vocab},
           {"n_positions", m.max_seq_len},
           {"n_embd", m.hidden},
           {"n_layer", m.layers},
@@ -41,18 +39,21 @@ Json rope_scaling(const describe::RopeScaling& rope) {
   return json;
 }
 
-double rope_theta(const describe::ModelShape& m) {
-  if (!m.rope_scaling.active() || m.rope_scaling.type != "ntk") return m.rope_theta;
-  const auto dim = static_cast<double>(m.head_dim);
-  return m.rope_theta * std::pow(m.rope_scaling.factor, dim / (dim - 2));
+// transformers' two names of an architecture.
+struct Family {
+  const char *model_type, *architecture;
+};
+
+Family family_of(const describe::ModelShape& m) {
+  if (m.is_gpt()) return {"gpt2", "GPT2LMHeadModel"};
+  if (m.qk_norm) return {"qwen3", "Qwen3ForCausalLM"};
+  if (m.qkv_bias) return {"qwen2", "Qwen2ForCausalLM"};
+  if (m.sliding_window > 0) return {"mistral", "MistralForCausalLM"};
+  return {"llama", "LlamaForCausalLM"};
 }
 
 Json llama_config(const describe::ModelShape& m) {
-  Json json = {{"model_type", m.qk_norm              ? "qwen3"
-                              : m.qkv_bias           ? "qwen2"
-                              : m.sliding_window > 0 ? "mistral"
-                                                     : "llama"},
-               {"vocab_size", m.vocab},
+  Json json = {{"vocab_size", m.vocab},
                {"hidden_size", m.hidden},
                {"intermediate_size", m.ffn},
                {"num_hidden_layers", m.layers},
@@ -62,7 +63,7 @@ Json llama_config(const describe::ModelShape& m) {
                {"hidden_act", "silu"},
                {"max_position_embeddings", m.max_seq_len},
                {"rms_norm_eps", m.norm_eps},
-               {"rope_theta", rope_theta(m)},
+               {"rope_theta", describe::rotary_theta(m.head_dim, m.rope_theta, m.rope_scaling)},
                {"rope_scaling", rope_scaling(m.rope_scaling)},
                {"attention_dropout", m.dropout}};
   if (m.qk_norm || !m.qkv_bias) json["attention_bias"] = false;
@@ -77,22 +78,18 @@ Json llama_config(const describe::ModelShape& m) {
 }  // namespace
 
 std::string hf_architecture(const describe::ModelShape& shape) {
-  if (shape.is_gpt()) return "GPT2LMHeadModel";
-  if (shape.architecture != "llama")
+  if (!shape.is_gpt() && shape.architecture != "llama")
     throw_input("model.architecture = \"{}\" is of this program alone; transformers has llama and gpt",
                 shape.architecture);
   if (shape.qkv_bias && shape.qk_norm)
     throw_input(
         "the model has model.qkv_bias and model.qk_norm, and no architecture of transformers has both without further "
         "biases: Qwen2ForCausalLM has the first, Qwen3ForCausalLM the second");
-  return shape.qk_norm              ? "Qwen3ForCausalLM"
-         : shape.qkv_bias           ? "Qwen2ForCausalLM"
-         : shape.sliding_window > 0 ? "MistralForCausalLM"
-                                    : "LlamaForCausalLM";
+  return family_of(shape).architecture;
 }
 
 std::string hf_config(const describe::ModelShape& shape, std::string_view dtype, int64_t end_of_text) {
-  Json json = {{"architectures", {hf_architecture(shape)}}};
+  Json json = {{"architectures", {hf_architecture(shape)}}, {"model_type", family_of(shape).model_type}};
   json.update(shape.is_gpt() ? gpt_config(shape) : llama_config(shape));
   json["tie_word_embeddings"] = shape.tied;
   json["initializer_range"] = 0.02;

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/safetensors.h"
 #include "exchange/hf_config.h"
 #include "exchange/hf_names.h"
 #include "exchange/hf_tokenizer.h"
@@ -112,7 +112,6 @@ class Source {
   const HfExportOptions& options_;
 };
 
-/// Format: huggingface/safetensors README.md, "Format"; the header is padded so that values start at a multiple of 8.
 std::string header_of(const Shard& shard, DType dtype) {
   Json json = {{"__metadata__", {{"format", "pt"}}}};
   int64_t at = 0;
@@ -121,10 +120,7 @@ std::string header_of(const Shard& shard, DType dtype) {
     json[tensor.name] = {{"dtype", name_of(dtype)}, {"shape", tensor.shape}, {"data_offsets", {at, end}}};
     at = end;
   }
-  std::string text = json.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const uint64_t length = text.size();
-  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
+  return checkpoint::frame_header(json.dump());
 }
 
 void write_shard(const Shard& shard, const Source& source, DType dtype, const fs::path& folder) {

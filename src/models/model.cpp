@@ -99,6 +99,11 @@ Pass make_document_pass(const at::Tensor& tokens, int64_t end_of_text) {
   return pass;
 }
 
+Pass make_pass(const at::Tensor& tokens, bool by_document, int64_t end_of_text) {
+  return by_document ? make_document_pass(tokens, end_of_text)
+                     : make_pass(tokens.size(0), tokens.size(1), tokens.device());
+}
+
 at::Tensor forward(Model& model, const at::Tensor& tokens, const Pass& pass) {
   const bool full = pass.recompute == config::Recompute::full && at::GradMode::is_enabled();
   at::Tensor x = model.embed(tokens, pass);

@@ -37,6 +37,9 @@ Pass make_pass(int64_t batch, int64_t seq, at::Device device, int64_t first = 0)
 /// token begins what follows it, as it does for a prompt and for held-out windows. Positions count from there.
 Pass make_document_pass(const at::Tensor& tokens, int64_t end_of_text);
 
+/// One of the two for tokens [batch, seq]: by documents when `by_document`.
+Pass make_pass(const at::Tensor& tokens, bool by_document, int64_t end_of_text);
+
 class Model {
  public:
   virtual ~Model() = default;

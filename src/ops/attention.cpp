@@ -63,10 +63,12 @@ at::Tensor part_of(const at::Tensor& x, const Piece& piece) {
   return x.narrow(0, piece.row, piece.rows).narrow(2, piece.first, piece.length);
 }
 
-// True where query i (row) sees key j (column) of `length` tokens: neither later, nor out of the window.
-at::Tensor visible(int64_t length, int64_t window, at::Device device) {
-  const at::Tensor all = at::ones({length, length}, at::TensorOptions(at::kBool).device(device)).tril();
-  return window > 0 ? all.triu(1 - window) : all;
+// True where one of the last `queries` of `keys` tokens (row) sees a key (column): neither later, nor out of the
+// window.
+at::Tensor visible(int64_t queries, int64_t keys, int64_t window, at::Device device) {
+  const int64_t before = keys - queries;
+  const at::Tensor all = at::ones({queries, keys}, at::TensorOptions(at::kBool).device(device)).tril(before);
+  return window > 0 ? all.triu(before + 1 - window) : all;
 }
 
 // The mask that the flash kernel adds to the scores of a piece, when the window is shorter than it. It depends on i - j
@@ -75,7 +77,7 @@ std::optional<at::Tensor> added_mask(const at::Tensor& q, const Piece& piece, co
   if (mask.window <= 0 || mask.window >= piece.length) return std::nullopt;
   const auto make = [&] {
     return at::zeros({piece.length, piece.length}, q.options())
-        .masked_fill_(visible(piece.length, mask.window, q.device()).logical_not(), -INFINITY);
+        .masked_fill_(visible(piece.length, piece.length, mask.window, q.device()).logical_not(), -INFINITY);
   };
   if (mask.added == nullptr) return make();
   at::Tensor& kept = *mask.added;
@@ -83,18 +85,12 @@ std::optional<at::Tensor> added_mask(const at::Tensor& q, const Piece& piece, co
   return kept.narrow(0, 0, piece.length).narrow(1, 0, piece.length);
 }
 
-// autograd::Function takes plain values and IValues, so the segments of a mask travel in a capsule.
-struct MaskHolder : torch::CustomClassHolder {
-  explicit MaskHolder(AttentionMask m) : mask(std::move(m)) {}
-  AttentionMask mask;
-};
-
 struct CausalAttention : torch::autograd::Function<CausalAttention> {
   static at::Tensor forward(Context* context, const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim,
                             const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& positions,
-                            const c10::intrusive_ptr<MaskHolder>& holder) {
+                            const Holder<AttentionMask>& holder) {
     const AttentionShape shape{heads, kv_heads, head_dim};
-    const AttentionMask& mask = holder->mask;
+    const AttentionMask& mask = holder->value;
     if (cosine.numel() > 0) rotate_in_place(qkv, shape, {cosine, sine}, positions, heads + kv_heads, false);
     const auto [q, k, v] = split(qkv, shape);
     const std::vector<Piece> pieces = pieces_of(qkv, mask);
@@ -114,7 +110,7 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
       saved.push_back(logsumexp);
     }
     context->save_for_backward(saved);
-    context->saved_data["mask"] = c10::IValue::make_capsule(holder);
+    keep(context, "mask", holder);
     context->saved_data["heads"] = heads;
     context->saved_data["kv_heads"] = kv_heads;
     context->saved_data["head_dim"] = head_dim;
@@ -126,14 +122,14 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
     const at::Tensor &qkv = saved[0], &out = saved[1];
     const AttentionShape shape{context->saved_data["heads"].toInt(), context->saved_data["kv_heads"].toInt(),
                                context->saved_data["head_dim"].toInt()};
-    const auto holder = c10::static_intrusive_pointer_cast<MaskHolder>(context->saved_data["mask"].toCapsule());
+    const AttentionMask& mask = kept<AttentionMask>(context, "mask");
     const auto [q, k, v] = split(qkv, shape);
     const at::Tensor dout = heads_of(gradients[0].contiguous(), 0, shape.heads, shape.head_dim);
     at::Tensor dqkv = at::empty_like(qkv);
-    const std::vector<Piece> pieces = pieces_of(qkv, holder->mask);
+    const std::vector<Piece> pieces = pieces_of(qkv, mask);
     for (size_t i = 0; i < pieces.size(); ++i) {
       const Piece& piece = pieces[i];
-      const auto added = added_mask(q, piece, holder->mask);
+      const auto added = added_mask(q, piece, mask);
       const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
           part_of(dout, piece), part_of(q, piece), part_of(k, piece), part_of(v, piece), part_of(out, piece),
           saved[5 + i], 0.0, !added.has_value(), added);
@@ -187,7 +183,7 @@ at::Tensor rotated(const at::Tensor& x, const RotaryTable& rotary, const at::Ten
 // True where a query must not see a key: [seq, seq], or [batch, 1, seq, seq] with segments.
 at::Tensor hidden_pairs(const at::Tensor& qkv, const AttentionMask& mask) {
   const int64_t batch = qkv.size(0), seq = qkv.size(1);
-  const at::Tensor hidden = visible(seq, mask.window, qkv.device()).logical_not();
+  const at::Tensor hidden = visible(seq, seq, mask.window, qkv.device()).logical_not();
   if (!mask.segments) return hidden;
   const at::Tensor number = at::empty({batch, seq}, at::kLong);
   int64_t next = 0;
@@ -202,10 +198,9 @@ at::Tensor hidden_pairs(const at::Tensor& qkv, const AttentionMask& mask) {
 at::Tensor causal_attention(const at::Tensor& qkv, const AttentionShape& shape, const RotaryTable& rotary,
                             const at::Tensor& positions, const AttentionMask& mask) {
   if (!on_cpu(qkv) || qkv.numel() == 0) return reference::causal_attention(qkv, shape, rotary, positions, mask);
-  const at::Tensor none = rotary.active() ? at::Tensor() : at::empty({0});
-  return CausalAttention::apply(qkv.contiguous(), shape.heads, shape.kv_heads, shape.head_dim,
-                                rotary.active() ? rotary.cosine : none, rotary.active() ? rotary.sine : none, positions,
-                                c10::make_intrusive<MaskHolder>(mask));
+  const RotaryTable table = rotary.active() ? rotary : RotaryTable{nothing(), nothing()};
+  return CausalAttention::apply(qkv.contiguous(), shape.heads, shape.kv_heads, shape.head_dim, table.cosine, table.sine,
+                                positions, hold(mask));
 }
 
 at::Tensor causal_attention(const at::Tensor& qkv, const AttentionShape& shape, const RotaryTable& rotary,
@@ -248,10 +243,7 @@ at::Tensor cached_attention(const at::Tensor& qkv, const AttentionShape& shape, 
   const at::Tensor v = repeat_heads(cache.values.narrow(2, 0, cache.length), group);
   // Row i of the new tokens may see everything up to itself: true where the key is allowed.
   std::optional<at::Tensor> mask;
-  if (seq > 1 || window > 0) {
-    const at::Tensor seen = at::ones({seq, cache.length}, q.options().dtype(at::kBool)).tril(cache.length - seq);
-    mask = window > 0 ? seen.triu(cache.length - seq + 1 - window) : seen;
-  }
+  if (seq > 1 || window > 0) mask = visible(seq, cache.length, window, q.device());
   const at::Tensor out = at::scaled_dot_product_attention(q, k, v, mask);
   return out.transpose(1, 2).reshape({batch, seq, shape.heads * shape.head_dim});
 }

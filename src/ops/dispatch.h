@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "ops/kernels.h"
 
@@ -41,6 +43,17 @@ template <typename Body>
 void parallel_rows(int64_t rows, int64_t elements_per_row, Body&& body) {
   const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, elements_per_row));
   at::parallel_for(0, rows, grain, body);
+}
+
+/// Rows whose weight gradients are summed one after another; the sums of such blocks are then added in order. A split
+/// by shape, so that the sum does not depend on how many threads there are.
+inline constexpr int64_t kSumBlock = 128;
+inline int64_t sum_blocks(int64_t rows) { return std::max<int64_t>(1, (rows + kSumBlock - 1) / kSumBlock); }
+
+/// Adds the rows of sums [blocks, cols] to the first, one after another.
+template <typename C>
+void add_blocks(int64_t blocks, int64_t cols, C* sums) {
+  for (int64_t block = 1; block < blocks; ++block) kernels<C>().add_to(cols, sums + block * cols, sums, true);
 }
 
 /// Whether the CPU kernels apply; elsewhere the reference built from ATen operations runs.

@@ -25,45 +25,34 @@ void deliver_product(GradientSink* sink, const at::Tensor& a, const at::Tensor& 
 
 namespace {
 
-// Rows of dy whose sum is one number of the bias gradient; the blocks are added in order. A split by shape.
-constexpr int64_t kBlock = 128;
-
 at::Tensor sum_of_rows(const at::Tensor& input) {
   const auto type = compute_type(input.scalar_type());
   if (!on_cpu(input)) return input.to(type).sum(0);
   const at::Tensor x = input.contiguous();
-  const int64_t rows = x.size(0), cols = x.size(1), blocks = std::max<int64_t>(1, (rows + kBlock - 1) / kBlock);
+  const int64_t rows = x.size(0), cols = x.size(1), blocks = sum_blocks(rows);
   const at::Tensor partial = at::zeros({blocks, cols}, x.options().dtype(type));
   dispatch(x.scalar_type(), [&](auto element) {
     using T = decltype(element);
     using C = Compute<T>;
     const T* from = data<T>(x);
     C* sums = data<C>(partial);
-    parallel_rows(blocks, kBlock * cols, [&](int64_t begin, int64_t end) {
+    parallel_rows(blocks, kSumBlock * cols, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
-        const int64_t first = block * kBlock;
-        kernels<T>().add_rows(std::min(kBlock, rows - first), cols, from + first * cols, sums + block * cols);
+        const int64_t first = block * kSumBlock;
+        kernels<T>().add_rows(std::min(kSumBlock, rows - first), cols, from + first * cols, sums + block * cols);
       }
     });
-    for (int64_t block = 1; block < blocks; ++block) kernels<C>().add_to(cols, sums + block * cols, sums, true);
+    add_blocks(blocks, cols, sums);
   });
   return partial[0];
 }
 
-// saved_data holds IValues; a capsule's intrusive pointer keeps the way to rebuild alive as long as the graph.
-struct RebuildHolder : torch::CustomClassHolder {
-  explicit RebuildHolder(Rebuild r) : rebuild(std::move(r)) {}
-  Rebuild rebuild;
-};
-using Holder = c10::intrusive_ptr<RebuildHolder>;
-
-// `bias` may be empty: autograd::Function takes no undefined tensor.
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                            int64_t sink, int64_t bias_sink, const Holder& rebuild) {
+                            int64_t sink, int64_t bias_sink, const Holder<Rebuild>& rebuild) {
     const at::Tensor rows = x.reshape({-1, x.size(-1)});
     context->save_for_backward({rebuild ? at::Tensor() : rows, weight});
-    if (rebuild) context->saved_data["rebuild"] = c10::IValue::make_capsule(rebuild);
+    if (rebuild) keep(context, "rebuild", rebuild);
     context->saved_data["sink"] = sink;
     context->saved_data["bias_sink"] = bias_sink;
     context->saved_data["shape"] = x.sizes().vec();
@@ -84,23 +73,22 @@ struct Linear : torch::autograd::Function<Linear> {
 
   static at::Tensor input_of(Context* context, const at::Tensor& kept) {
     if (kept.defined()) return kept;
-    const auto holder = c10::static_intrusive_pointer_cast<RebuildHolder>(context->saved_data["rebuild"].toCapsule());
     const at::NoGradGuard no_grad;
-    const at::Tensor x = holder->rebuild();
+    const at::Tensor x = ops::kept<Rebuild>(context, "rebuild")();
     return x.reshape({-1, x.size(-1)});
   }
 };
 
 at::Tensor apply(const at::Tensor& x, const Weight& weight, const at::Tensor& bias, GradientSink* bias_sink,
                  const Rebuild& rebuild) {
-  const Holder holder = rebuild && at::GradMode::is_enabled() ? c10::make_intrusive<RebuildHolder>(rebuild) : Holder();
+  const Holder<Rebuild> holder = rebuild && at::GradMode::is_enabled() ? hold(rebuild) : Holder<Rebuild>();
   return Linear::apply(x, weight.value, bias, pointer(weight.sink), pointer(bias_sink), holder);
 }
 
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const Weight& weight, const Rebuild& rebuild) {
-  return apply(x, weight, at::empty({0}, weight.value.options()), nullptr, rebuild);
+  return apply(x, weight, nothing(), nullptr, rebuild);
 }
 
 at::Tensor linear(const at::Tensor& x, const Weight& weight, const Weight& bias, const Rebuild& rebuild) {

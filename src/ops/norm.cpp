@@ -7,36 +7,7 @@
 
 namespace trireme::ops {
 
-at::Tensor reference::rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  const at::Tensor wide = x.to(compute_type(x.scalar_type()));
-  const at::Tensor rstd = (wide.square().mean(-1, true) + eps).rsqrt();
-  return (wide * rstd * weight).to(x.scalar_type());
-}
-
-at::Tensor reference::layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) {
-  const at::Tensor wide = x.to(compute_type(x.scalar_type()));
-  const at::Tensor centered = wide - wide.mean(-1, true);
-  const at::Tensor rstd = (centered.square().mean(-1, true) + eps).rsqrt();
-  return (centered * rstd * weight + bias).to(x.scalar_type());
-}
-
-at::Tensor reference::qk_norm(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const at::Tensor& q_weight,
-                              const at::Tensor& k_weight, double eps) {
-  const int64_t head_dim = q_weight.numel();
-  const auto part = [&](int64_t first, int64_t count) { return qkv.narrow(-1, first * head_dim, count * head_dim); };
-  const auto normed = [&](const at::Tensor& x, const at::Tensor& weight) {
-    return rms_norm(x.unflatten(-1, {-1, head_dim}), weight, eps).flatten(-2);
-  };
-  return at::cat(
-      {normed(part(0, heads), q_weight), normed(part(heads, kv_heads), k_weight), part(heads + kv_heads, kv_heads)},
-      -1);
-}
-
 namespace {
-
-// Rows whose weight gradients are summed one after another; the blocks are then added in order. A split by shape, so
-// that the sum does not depend on how many threads there are.
-constexpr int64_t kBlock = 128;
 
 // A norm without a bias is RMSNorm, one with it is layer normalisation.
 struct Result {
@@ -121,8 +92,8 @@ at::Tensor backward_pass(const at::Tensor& dy, const Saved& saved, const at::Ten
   const int64_t cols = saved.h.size(-1), rows = rows_of(saved.h);
   const at::Tensor upstream = dy.contiguous(), passed = dh.defined() ? dh.contiguous() : dh;
   at::Tensor dx = at::empty_like(saved.h);
-  const int64_t blocks = (rows + kBlock - 1) / kBlock;
-  const at::Tensor dweight = at::zeros({std::max<int64_t>(blocks, 1), cols}, saved.rstd.options());
+  const int64_t blocks = sum_blocks(rows);
+  const at::Tensor dweight = at::zeros({blocks, cols}, saved.rstd.options());
   const at::Tensor dbias = saved.mean.defined() ? at::zeros_like(dweight) : at::Tensor();
   dispatch(saved.h.scalar_type(), [&](auto element) {
     using T = decltype(element);
@@ -132,9 +103,9 @@ at::Tensor backward_pass(const at::Tensor& dy, const Saved& saved, const at::Ten
     const C *mean = data<C>(saved.mean), *inverse = data<C>(saved.rstd);
     T* to = data<T>(dx);
     C *dw = data<C>(dweight), *db = data<C>(dbias);
-    parallel_rows(blocks, kBlock * cols, [&](int64_t begin, int64_t end) {
+    parallel_rows(blocks, kSumBlock * cols, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
-        const int64_t first = block * kBlock, count = std::min(kBlock, rows - first), at = first * cols;
+        const int64_t first = block * kSumBlock, count = std::min(kSumBlock, rows - first), at = first * cols;
         const T* more = pass == nullptr ? nullptr : pass + at;
         if (mean != nullptr)
           kernels<T>().layer_norm_backward(count, cols, from + at, value + at, scale, mean + first, inverse + first,
@@ -144,10 +115,8 @@ at::Tensor backward_pass(const at::Tensor& dy, const Saved& saved, const at::Ten
                                          dw + block * cols);
       }
     });
-    for (int64_t block = 1; block < blocks; ++block) {
-      kernels<C>().add_to(cols, dw + block * cols, dw, true);
-      if (db != nullptr) kernels<C>().add_to(cols, db + block * cols, db, true);
-    }
+    add_blocks(blocks, cols, dw);
+    if (db != nullptr) add_blocks(blocks, cols, db);
   });
   deliver(sinks.weight, dweight[0]);
   if (dbias.defined()) deliver(sinks.bias, dbias[0]);
@@ -167,13 +136,10 @@ Saved saved_of(Context* context) {
 
 Sinks sinks_of(Context* context) { return {sink_of(context), sink_of(context, "bias_sink")}; }
 
-// `bias` may be empty: autograd::Function takes no undefined tensor.
-at::Tensor optional(const at::Tensor& bias) { return bias.numel() == 0 ? at::Tensor() : bias; }
-
 struct Norm : torch::autograd::Function<Norm> {
   static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                             double eps, int64_t sink, int64_t bias_sink) {
-    const Result result = forward_pass(x, {}, weight, optional(bias), eps);
+    const Result result = forward_pass(x, {}, weight, unless_empty(bias), eps);
     save(context, result, weight, sink, bias_sink);
     return result.y;
   }
@@ -185,7 +151,7 @@ struct Norm : torch::autograd::Function<Norm> {
 struct AddNorm : torch::autograd::Function<AddNorm> {
   static Gradients forward(Context* context, const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
                            const at::Tensor& bias, double eps, int64_t sink, int64_t bias_sink) {
-    const Result result = forward_pass(x, delta, weight, optional(bias), eps);
+    const Result result = forward_pass(x, delta, weight, unless_empty(bias), eps);
     save(context, result, weight, sink, bias_sink);
     context->set_materialize_grads(false);
     return {result.h, result.y};
@@ -200,7 +166,7 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
   }
 };
 
-// The heads of every token are the rows of a norm; a block of kBlock tokens sums its weight gradients in order.
+// The heads of every token are the rows of a norm; a block of kSumBlock tokens sums its weight gradients in order.
 struct QkNorm : torch::autograd::Function<QkNorm> {
   static at::Tensor forward(Context* context, const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
                             const at::Tensor& q_weight, const at::Tensor& k_weight, double eps, int64_t q_sink,
@@ -240,8 +206,8 @@ struct QkNorm : torch::autograd::Function<QkNorm> {
                   kv_heads = normed - heads, width = qkv.size(-1), tokens = rows_of(qkv);
     const at::Tensor upstream = gradients[0].contiguous();
     at::Tensor dqkv = at::empty_like(qkv);
-    const int64_t blocks = (tokens + kBlock - 1) / kBlock;
-    const at::Tensor sums = at::zeros({std::max<int64_t>(blocks, 1), 2 * head_dim}, rstd.options());
+    const int64_t blocks = sum_blocks(tokens);
+    const at::Tensor sums = at::zeros({blocks, 2 * head_dim}, rstd.options());
     dispatch(qkv.scalar_type(), [&](auto element) {
       using T = decltype(element);
       using C = Compute<T>;
@@ -249,10 +215,10 @@ struct QkNorm : torch::autograd::Function<QkNorm> {
       const C* inverse = data<C>(rstd);
       T* to = data<T>(dqkv);
       C* sum = data<C>(sums);
-      parallel_rows(blocks, kBlock * width, [&](int64_t begin, int64_t end) {
-        for (int64_t token = begin * kBlock; token < std::min(end * kBlock, tokens); ++token) {
+      parallel_rows(blocks, kSumBlock * width, [&](int64_t begin, int64_t end) {
+        for (int64_t token = begin * kSumBlock; token < std::min(end * kSumBlock, tokens); ++token) {
           const int64_t at = token * width, keys = at + heads * head_dim, values = at + normed * head_dim;
-          C* dw = sum + token / kBlock * 2 * head_dim;
+          C* dw = sum + token / kSumBlock * 2 * head_dim;
           kernels<T>().rms_norm_backward(heads, head_dim, dy + at, x + at, q, inverse + token * normed, nullptr,
                                          to + at, dw);
           kernels<T>().rms_norm_backward(kv_heads, head_dim, dy + keys, x + keys, k, inverse + token * normed + heads,
@@ -260,8 +226,7 @@ struct QkNorm : torch::autograd::Function<QkNorm> {
           std::copy(dy + values, dy + at + width, to + values);
         }
       });
-      for (int64_t block = 1; block < blocks; ++block)
-        kernels<C>().add_to(2 * head_dim, sum + block * 2 * head_dim, sum, true);
+      add_blocks(blocks, 2 * head_dim, sum);
     });
     deliver(sink_of(context), sums[0].narrow(0, 0, head_dim));
     deliver(sink_of(context, "k_sink"), sums[0].narrow(0, head_dim, head_dim));
@@ -269,31 +234,26 @@ struct QkNorm : torch::autograd::Function<QkNorm> {
   }
 };
 
-// Qwen's norm elsewhere than on the CPU: the plain norm on a copy of each part.
-at::Tensor plain_qk_norm(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const Weight& q_weight,
-                         const Weight& k_weight, double eps) {
-  const int64_t head_dim = q_weight.value.numel();
-  const auto normed = [&](int64_t first, int64_t count, const Weight& weight) {
-    const at::Tensor part = qkv.narrow(-1, first * head_dim, count * head_dim);
-    return rms_norm(part.unflatten(-1, {-1, head_dim}), weight, eps).flatten(-2);
-  };
-  return at::cat({normed(0, heads, q_weight), normed(heads, kv_heads, k_weight),
-                  qkv.narrow(-1, (heads + kv_heads) * head_dim, kv_heads * head_dim)},
+// norm_q and norm_k of the query and key heads of qkv; values pass.
+template <typename NormQ, typename NormK>
+at::Tensor normed_parts(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, const NormQ& norm_q,
+                        const NormK& norm_k) {
+  const auto part = [&](int64_t first, int64_t count) { return qkv.narrow(-1, first * head_dim, count * head_dim); };
+  const auto by_head = [&](const at::Tensor& x) { return x.unflatten(-1, {-1, head_dim}); };
+  return at::cat({norm_q(by_head(part(0, heads))).flatten(-2), norm_k(by_head(part(heads, kv_heads))).flatten(-2),
+                  part(heads + kv_heads, kv_heads)},
                  -1);
 }
-
-at::Tensor no_bias(const Weight& weight) { return at::empty({0}, weight.value.options()); }
 
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const Weight& weight, double eps) {
-  return Norm::apply(x, weight.value, no_bias(weight), eps, pointer(weight.sink), pointer(nullptr));
+  return Norm::apply(x, weight.value, nothing(), eps, pointer(weight.sink), pointer(nullptr));
 }
 
 std::tuple<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight,
                                                 double eps) {
-  const Gradients out =
-      AddNorm::apply(x, delta, weight.value, no_bias(weight), eps, pointer(weight.sink), pointer(nullptr));
+  const Gradients out = AddNorm::apply(x, delta, weight.value, nothing(), eps, pointer(weight.sink), pointer(nullptr));
   return {out[0], out[1]};
 }
 
@@ -312,9 +272,30 @@ at::Tensor qk_norm(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const
                    const Weight& k_weight, double eps) {
   TRIREME_CHECK(qkv.size(-1) == (heads + 2 * kv_heads) * q_weight.value.numel(),
                 "{} features for {} + 2 x {} heads of {}", qkv.size(-1), heads, kv_heads, q_weight.value.numel());
-  if (!on_cpu(qkv)) return plain_qk_norm(qkv, heads, kv_heads, q_weight, k_weight, eps);
+  if (!on_cpu(qkv)) {
+    const auto norm = [eps](const Weight& weight) {
+      return [weight, eps](const at::Tensor& x) { return rms_norm(x, weight, eps); };
+    };
+    return normed_parts(qkv, heads, kv_heads, q_weight.value.numel(), norm(q_weight), norm(k_weight));
+  }
   return QkNorm::apply(qkv.contiguous(), heads, kv_heads, q_weight.value, k_weight.value, eps, pointer(q_weight.sink),
                        pointer(k_weight.sink));
+}
+
+at::Tensor reference::rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return plain_forward(x, {}, weight, {}, eps).y;
+}
+
+at::Tensor reference::layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) {
+  return plain_forward(x, {}, weight, bias, eps).y;
+}
+
+at::Tensor reference::qk_norm(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const at::Tensor& q_weight,
+                              const at::Tensor& k_weight, double eps) {
+  const auto norm = [eps](const at::Tensor& weight) {
+    return [weight, eps](const at::Tensor& x) { return rms_norm(x, weight, eps); };
+  };
+  return normed_parts(qkv, heads, kv_heads, q_weight.numel(), norm(q_weight), norm(k_weight));
 }
 
 }  // namespace trireme::ops

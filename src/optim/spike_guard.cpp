@@ -31,7 +31,8 @@ void SpikeGuard::trim() {
 
 void SpikeGuard::remember(double norm) {
   if (config_.factor <= 0) return;
-  norms_.push_back(is_spike(norm) ? config_.factor * median() : norm);
+  const double usual = median();
+  norms_.push_back(usual > 0 ? std::min(norm, config_.factor * usual) : norm);
   trim();
 }
 

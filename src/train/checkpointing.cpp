@@ -29,10 +29,10 @@ struct Holding {
 };
 
 // The weights of a model, from its tensors or from their moving averages.
-std::vector<Holding> weights_of(const models::Model& model, const char* prefix = "model.") {
+std::vector<Holding> weights_of(const models::Model& model, Weights weights = Weights::trained) {
   std::vector<Holding> holdings;
   for (const nn::Parameter* parameter : model.parameters())
-    holdings.push_back({prefix, parameter, parameter->master()});
+    holdings.push_back({prefix_of(weights), parameter, parameter->master()});
   return holdings;
 }
 
@@ -42,7 +42,8 @@ std::vector<Holding> everything_of(const Session& session) {
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     holdings.push_back({"optimizer.exp_avg.", optimizer.parameters()[i], optimizer.moments()[i].exp_avg});
     holdings.push_back({"optimizer.exp_avg_sq.", optimizer.parameters()[i], optimizer.moments()[i].exp_avg_sq});
-    if (session.ema) holdings.push_back({"ema.", optimizer.parameters()[i], session.ema->averages()[i]});
+    if (session.ema)
+      holdings.push_back({prefix_of(Weights::average), optimizer.parameters()[i], session.ema->averages()[i]});
   }
   return holdings;
 }
@@ -291,17 +292,17 @@ void resume_or_start(Session& session, const checkpoint::Store& store,
   start_loader(session, {});
 }
 
+const char* prefix_of(Weights weights) { return weights == Weights::average ? "ema." : "model."; }
+
 void require_average(const checkpoint::CheckpointReader& reader) {
-  const auto& tensors = reader.tensors();
-  const bool has =
-      std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.name.starts_with("ema."); });
-  if (!has)
+  const auto is_average = [](const auto& tensor) { return tensor.name.starts_with(prefix_of(Weights::average)); };
+  if (std::ranges::none_of(reader.tensors(), is_average))
     throw_input("{} has no moving average of the weights: it was trained without train.ema_decay",
                 reader.folder().string());
 }
 
 void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader, Weights weights) {
-  const std::vector<Holding> holdings = weights_of(model, weights == Weights::average ? "ema." : "model.");
+  const std::vector<Holding> holdings = weights_of(model, weights);
   if (weights == Weights::average) require_average(reader);
   read_into(reader, holdings);
   refuse_not_finite(holdings, reader);

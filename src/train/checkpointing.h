@@ -36,6 +36,9 @@ enum class Weights {
   average,  ///< their moving average (train.ema_decay)
 };
 
+/// What the names of their tensors begin with.
+const char* prefix_of(Weights weights);
+
 /// Throws InputError when a checkpoint has no moving average.
 void require_average(const checkpoint::CheckpointReader& reader);
 

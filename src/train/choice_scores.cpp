@@ -8,14 +8,13 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/error.h"
 #include "ops/linear_cross_entropy.h"
+#include "train/evaluate.h"
 
 namespace trireme::train {
 
 namespace {
-
-// Batches between two questions whether to stop: every rank has as many, so all ask at the same ones.
-constexpr int64_t kBatchesToStop = 8;
 
 using Texts = std::vector<const data::ScoredText*>;
 
@@ -76,6 +75,19 @@ QuestionResult judge(const data::Question& question, std::vector<double> scores)
 }
 
 }  // namespace
+
+std::vector<ChoiceSuite> read_suites(std::span<const config::NamedPath> files, const data::Tokenizer& tokenizer,
+                                     int64_t longest, std::vector<std::string>& faults) {
+  std::vector<ChoiceSuite> suites;
+  for (const config::NamedPath& file : files) {
+    try {
+      suites.push_back({file.name, file.path, data::read_choices(file.path, tokenizer, longest)});
+    } catch (const InputError& error) {
+      faults.insert(faults.end(), error.faults().begin(), error.faults().end());
+    }
+  }
+  return suites;
+}
 
 std::optional<ChoiceEvaluation> evaluate_choices(models::Model& model, std::span<const data::Question> questions,
                                                  comm::Communicator& data, const ChoiceOptions& options) {

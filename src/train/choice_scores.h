@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "config/named_path.h"
 #include "data/choices.h"
 #include "models/model.h"
 
@@ -23,6 +24,10 @@ struct ChoiceSuite {
   std::filesystem::path path;
   std::vector<data::Question> questions;
 };
+
+/// All files, for a model of at most `longest` tokens; what is wrong with any is added to `faults`.
+std::vector<ChoiceSuite> read_suites(std::span<const config::NamedPath> files, const data::Tokenizer& tokenizer,
+                                     int64_t longest, std::vector<std::string>& faults);
 
 struct QuestionResult {
   std::vector<double> scores;  ///< of each choice, in nats

@@ -13,13 +13,6 @@
 
 namespace trireme::train {
 
-namespace {
-
-// Batches between two questions whether to stop: every rank has as many, so all ask at the same ones.
-constexpr int64_t kBatchesToStop = 8;
-
-}  // namespace
-
 std::optional<Evaluation> evaluate(models::Model& model, std::shared_ptr<const data::Dataset> dataset,
                                    comm::Communicator& data, const EvaluationOptions& options) {
   const auto start = std::chrono::steady_clock::now();
@@ -33,9 +26,7 @@ std::optional<Evaluation> evaluate(models::Model& model, std::shared_ptr<const d
     const data::Batch batch = windows.batch(i);
     if (batch.valid_tokens == 0) continue;
     const BatchTensors tensors = to_tensors(batch, device);
-    const models::Pass pass = options.document_mask
-                                  ? models::make_document_pass(tensors.tokens, dataset->end_of_text())
-                                  : models::make_pass(tensors.tokens.size(0), tensors.tokens.size(1), device);
+    const models::Pass pass = models::make_pass(tensors.tokens, options.document_mask, dataset->end_of_text());
     const at::Tensor hidden = models::forward(model, tensors.tokens, pass);
     const at::Tensor losses =
         ops::token_losses(hidden.reshape({-1, hidden.size(-1)}), model.head().value(), tensors.labels.reshape({-1}));

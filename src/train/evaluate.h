@@ -17,6 +17,9 @@ struct Evaluation {
   double seconds = 0;
 };
 
+/// Batches between two questions whether to stop: every rank has as many, so all ask at the same ones.
+inline constexpr int64_t kBatchesToStop = 8;
+
 struct EvaluationOptions {
   int64_t seq_len = 0;
   int64_t micro_batch_size = 1;

@@ -207,42 +207,42 @@ class Run {
     const checkpoint::Store apart(s_.config.run.dir / "skipped");
     set_phase(context_, Phase::saving);
     reporter_.checkpoint(save_checkpoint(s_, apart, Pruning::none));
+    const std::string kept = apart.step_folder(s_.progress.step).string();
+    const std::optional<checkpoint::Entry> newest = store_.newest();
+    const std::string sound = newest ? newest->folder.string() : "its beginning, since it has no checkpoint";
     if (result.skipped_parameter.empty())
       throw_input(
           "{} steps in a row had gradient norms above spike_guard.factor = {} times the median, {:.3g}, of the steps "
           "before; nothing was learned in them. If that is how the run is now, raise spike_guard.factor or set it to "
-          "0. "
-          "The weights from before them lie in {}; the run would resume from {}",
-          skipped_in_a_row_, s_.config.spike_guard.factor, result.usual_norm,
-          apart.step_folder(s_.progress.step).string(),
-          store_.newest() ? store_.newest()->folder.string() : "its beginning, since it has no checkpoint");
+          "0. The weights from before them lie in {}; the run would resume from {}",
+          skipped_in_a_row_, s_.config.spike_guard.factor, result.usual_norm, kept, sound);
     throw_input(
         "{} steps in a row had gradients that are not finite, last in {}; nothing was learned in them. A lower "
         "optimizer.lr, a longer lr_schedule.warmup_steps or train.precision = \"fp32\" may help. The weights from "
-        "before "
-        "them lie in {}; the run would resume from {}",
-        skipped_in_a_row_, result.skipped_parameter, apart.step_folder(s_.progress.step).string(),
-        store_.newest() ? store_.newest()->folder.string() : "its beginning, since it has no checkpoint");
+        "before them lie in {}; the run would resume from {}",
+        skipped_in_a_row_, result.skipped_parameter, kept, sound);
   }
 
   // `missing`: only what the metrics of this step lack, which the first rank tells. False when it was left for a stop.
   enum class Evaluate { all, missing };
   bool evaluate(Evaluate which) {
-    if (!evaluate_weights(which, "")) return false;
-    if (s_.ema == nullptr || (s_.held_out.empty() && s_.choices.empty())) return true;
-    const optim::EmaScope average(*s_.ema);
-    return evaluate_weights(which, observe::kAverageSuffix);
+    return evaluate_weights(which, nullptr) && (s_.ema == nullptr || evaluate_weights(which, s_.ema.get()));
   }
 
-  // `suffix` tells the average of the weights from them, in the names of what is evaluated.
-  bool evaluate_weights(Evaluate which, const std::string& suffix) {
+  // The weights, or their average, which is told from them in the names of what is evaluated.
+  bool evaluate_weights(Evaluate which, const optim::Ema* average) {
+    const std::string suffix = average != nullptr ? observe::kAverageSuffix : "";
+    std::optional<optim::EmaScope> scope;  // from the first that is wanted on
     const auto wanted = [&](std::string_view number, const std::string& name) {
-      return which == Evaluate::all || s_.mesh->world().any(reporter_.lacks(observe::eval_key(number, name)));
+      if (which == Evaluate::missing && !s_.mesh->world().any(reporter_.lacks(observe::eval_key(number, name))))
+        return false;
+      set_phase(context_, Phase::evaluating);
+      if (average != nullptr && !scope) scope.emplace(*average);
+      return true;
     };
     for (const HeldOut& set : s_.held_out) {
       const std::string name = set.name + suffix;
       if (!wanted("eval_loss", name)) continue;
-      set_phase(context_, Phase::evaluating);
       const std::optional<Evaluation> evaluation =
           train::evaluate(*s_.model, set.dataset, s_.mesh->data(),
                           {.seq_len = s_.config.train.seq_len,
@@ -256,7 +256,6 @@ class Run {
     for (const ChoiceSuite& suite : s_.choices) {
       const std::string name = suite.name + suffix;
       if (!wanted("eval_acc", name)) continue;
-      set_phase(context_, Phase::evaluating);
       const std::optional<ChoiceEvaluation> evaluation = evaluate_choices(
           *s_.model, suite.questions, s_.mesh->data(),
           {.micro_batch_size = s_.config.train.micro_batch_size, .wants_to_stop = [this] { return wants_to_stop(); }});

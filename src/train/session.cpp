@@ -42,11 +42,10 @@ void open_data(Session& session) {
           fmt::format("{} was prepared with another tokenizer than data.path = {}; prepare both with the same one",
                       in_config(set), train.folder().string()));
   }
-  for (const config::NamedPath& file : choice_files(config)) {
+  if (const std::vector<config::NamedPath> files = choice_files(config); !files.empty()) {
     try {
       const data::Tokenizer tokenizer = data::Tokenizer::load(train.tokenizer_folder());
-      session.choices.push_back(
-          {file.name, file.path, data::read_choices(file.path, tokenizer, config.model.max_seq_len)});
+      session.choices = read_suites(files, tokenizer, config.model.max_seq_len, faults);
     } catch (const InputError& error) {
       faults.insert(faults.end(), error.faults().begin(), error.faults().end());
     }

@@ -30,9 +30,7 @@ Verdict agree(comm::Communicator& world, const Verdict& mine) {
 
 models::Pass training_pass(const Session& s, const BatchTensors& batch) {
   const config::Config& config = s.config;
-  models::Pass pass = config.train.document_mask
-                          ? models::make_document_pass(batch.tokens, s.dataset->end_of_text())
-                          : models::make_pass(batch.tokens.size(0), batch.tokens.size(1), s.device);
+  models::Pass pass = models::make_pass(batch.tokens, config.train.document_mask, s.dataset->end_of_text());
   pass.dropout = {config.model.dropout, static_cast<uint64_t>(config.run.seed), batch.samples};
   pass.recompute = config.train.recompute;
   pass.offload = s.offload;
@@ -56,6 +54,7 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
 
   // Data. The loss is a mean over the valid tokens of the whole global batch, so they are counted before any forward
   // pass; then every sum over micro-batches and ranks is the mean, and nothing divides later.
+  result.tokens = s.loader->global_batch_size() * s.config.train.seq_len;
   const std::vector<data::Batch> batches = s.loader->next_step();
   int64_t valid = 0;
   for (const data::Batch& batch : batches) valid += batch.valid_tokens;
@@ -65,8 +64,6 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   result.exposed_comm_seconds = seconds_since(counting);
   const double scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0;
   const double loss_scale = result.loss_scale = s.loss_scaler->scale();
-  result.tokens = static_cast<int64_t>(batches.size()) * s.mesh->data().size() * s.config.train.micro_batch_size *
-                  s.config.train.seq_len;
 
   // Forward and backward of each micro-batch; on the last one, gradients are summed over ranks as units complete.
   s.data_parallel->begin_step(static_cast<int64_t>(batches.size()));

@@ -25,14 +25,12 @@ class LoaderTest : public DataTest {
     return dataset(texts, 100);
   }
   static LoaderOptions layout(int64_t micro, int64_t accumulation, int64_t rank, int64_t ranks, uint64_t seed = 1) {
-    LoaderOptions options;
-    options.seed = seed;
-    options.seq_len = seq_len;
-    options.micro_batch_size = micro;
-    options.accumulation = accumulation;
-    options.data_rank = rank;
-    options.data_ranks = ranks;
-    return options;
+    return {.seed = seed,
+            .seq_len = seq_len,
+            .micro_batch_size = micro,
+            .accumulation = accumulation,
+            .data_rank = rank,
+            .data_ranks = ranks};
   }
 
   /// A row of a batch: where in the global order, and its tokens with the last label.
