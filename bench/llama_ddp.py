@@ -6,7 +6,7 @@ The model is Trireme's Llama: RMSNorm, rotary positions, grouped queries through
 key and value matrices fused into one, gate and up into another. Two ways to train in bf16:
   master    weights and gradients in bf16; AdamW on fp32 masters, which are copied back. DDP sums bf16.
   autocast  weights in fp32 under torch.autocast; DDP sums fp32.
-Rank 0 prints one JSON line: the seconds and the loss of each step.
+Rank 0 appends a JSON line a step, its seconds and loss, to the file that the job names.
 """
 
 import json
@@ -143,7 +143,7 @@ def train(job):
     optimizer = Optimizer(model, job)
     loss_of = torch.compile(ddp) if job["compile"] else ddp
     batches = Batches(job, rank)
-    seconds, losses = [], []
+    out = open(job["out"], "w", encoding="utf-8") if rank == 0 else None
     for _ in range(job["steps"]):
         start = time.perf_counter()
         total = 0.0
@@ -157,10 +157,8 @@ def train(job):
             total += loss.item()
         optimizer.step()
         ddp.zero_grad(set_to_none=False)
-        seconds.append(time.perf_counter() - start)
-        losses.append(total)
-    if rank == 0:
-        print(json.dumps({"seconds": seconds, "losses": losses}), flush=True)
+        if out:
+            print(json.dumps({"seconds": time.perf_counter() - start, "loss": total}), file=out, flush=True)
     dist.destroy_process_group()
 
 

@@ -1,13 +1,12 @@
 """Training throughput of Trireme beside PyTorch's DistributedDataParallel over gloo: the same model, batch, sequence length, data
-and number of workers, on this machine, in turns.
+and number of workers, on this machine, in short turns (turns.py).
 
-usage: train_ddp.py TRIREME CONFIG [--workers 2] [--rounds 3] [--steps 40] [--warmup 15] [--only NAME...] [--json FILE]
+usage: train_ddp.py TRIREME CONFIG [--workers 2] [--rounds 20] [--turn 3] [--warmup 15] [--only NAME...] [--json FILE]
 
-A round runs each contender once, one after the other, so that what else the machine does meets all of them. The peers are
-llama_ddp.py in four ways: bf16 weights with fp32 masters, and fp32 weights under autocast, each eager and under torch.compile.
-They get what is known to help them: fused AdamW, the fused attention kernel, pinned ranks, and a caching allocator (tcmalloc or
-jemalloc) preloaded where the machine has one; it is said when it has none. Tokens a second come from the median time of the
-steps after the warm-up of all rounds. Exit code 0 whoever is faster, 1 when a contender could not run.
+The peers are llama_ddp.py in four ways: bf16 weights with fp32 masters, and fp32 weights under autocast, each eager and under
+torch.compile. They get what is known to help them: fused AdamW, the fused attention kernel, pinned ranks, and a caching allocator
+(tcmalloc or jemalloc) preloaded where the machine has one; it is said when it has none. Tokens a second come from the median step;
+`trireme is` is the median over the rounds of the ratio within a round. Exit code 0 whoever is faster, 1 when a contender could not run.
 """
 
 import argparse
@@ -16,15 +15,16 @@ import os
 import pathlib
 import re
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import tomllib
 
+import turns
+
 ALLOCATORS = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
 PEERS = {f"{precision}, {way}": (precision, way == "compile") for precision in ("master", "autocast") for way in ("eager", "compile")}
-PATIENCE_S = 900
+ENDLESS = 1_000_000  # steps: the bench ends the runs
 
 
 def clean_environment(**extra):
@@ -48,15 +48,13 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def failed(name, output):
-    return RuntimeError(f"{name} could not run:\n" + "\n".join(output.splitlines()[-15:]))
-
-
 class Bench:
     def __init__(self, options, scratch):
         self.options, self.scratch = options, scratch
-        self.settings = ["--set", f"train.steps={options.steps}", "--set", "metrics.interval=1", "--set", "eval.interval=0",
-                         "--set", "data.eval_path=", "--set", "checkpoint.interval=0", "--set", f"run.dir={scratch}/run"]
+        # The rate of learning does not change with how many steps the bench lets a run do.
+        settings = {"train.steps": ENDLESS, "lr_schedule.name": "constant", "lr_schedule.steps": ENDLESS, "metrics.interval": 1,
+                    "eval.interval": 0, "data.eval_path": "", "checkpoint.interval": 0, "run.dir": scratch / "run"}
+        self.settings = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         done = subprocess.run([options.trireme, "config", options.config, "--workers", str(options.workers), *self.settings],
                               stdout=subprocess.PIPE, text=True, check=True, env=clean_environment())
         self.config = tomllib.loads(done.stdout)
@@ -72,89 +70,56 @@ class Bench:
         if given:
             raise RuntimeError(f"the peer has none of what the config asks for: {', '.join(given)}")
 
-    def trireme(self, number):
-        run = self.scratch / f"run-{number}"
-        command = [self.options.trireme, "train", self.options.config, "--workers", str(self.options.workers), *self.settings,
-                   "--set", f"run.dir={run}"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_S, check=False,
-                              env=clean_environment())
-        if done.returncode != 0:
-            raise failed("trireme", done.stdout)
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        steps = [line for line in lines if "loss" in line]
-        return [self.tokens_per_step / line["tokens_per_second"] for line in steps], [line["loss"] for line in steps]
+    def trireme(self):
+        command = [self.options.trireme, "train", self.options.config, "--workers", str(self.options.workers), *self.settings]
+        return turns.Contender("trireme", [(command, clean_environment())], self.scratch / "run" / "metrics.jsonl",
+                               self.scratch / "trireme.log",
+                               lambda line: self.tokens_per_step / line["tokens_per_second"] if "loss" in line else None)
 
     def peer(self, name):
         train, optimizer = self.config["train"], self.config["optimizer"]
         precision, compiled = PEERS[name]
-        workers = self.options.workers
+        workers, place = self.options.workers, name.replace(", ", "-")
+        steps = self.scratch / f"{place}.jsonl"
         job = {"model": self.config["model"], "data": self.config["data"]["path"], "seed": self.config["run"]["seed"],
-               "precision": precision, "compile": compiled, "steps": self.options.steps, "seq_len": train["seq_len"],
+               "precision": precision, "compile": compiled, "steps": ENDLESS, "seq_len": train["seq_len"],
                "micro_batch_size": train["micro_batch_size"],
                "accumulation": train["global_batch_size"] // (train["micro_batch_size"] * workers),
-               "warmup_steps": self.config["lr_schedule"]["warmup_steps"],
+               "warmup_steps": self.config["lr_schedule"]["warmup_steps"], "out": str(steps),
                "clip_grad_norm": train["clip_grad_norm"], **{key: optimizer[key] for key in ("lr", "beta1", "beta2", "eps", "weight_decay")}}
-        path = self.scratch / "job.json"
+        path = self.scratch / f"{place}.json"
         path.write_text(json.dumps(job))
         port = str(free_port())
-        ranks = []
-        for rank in range(workers):
-            env = clean_environment(RANK=str(rank), WORLD_SIZE=str(workers), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                                    **({"LD_PRELOAD": self.allocator} if self.allocator else {}))
-            with open(self.scratch / f"rank-{rank}.log", "w") as log:
-                ranks.append(subprocess.Popen([sys.executable, pathlib.Path(__file__).parent / "llama_ddp.py", path], env=env, text=True,
-                                              stdout=subprocess.PIPE if rank == 0 else log, stderr=log))
-        try:
-            output, _ = ranks[0].communicate(timeout=PATIENCE_S)
-            codes = [rank.wait(60) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-        if any(codes):
-            raise failed(name, "".join((self.scratch / f"rank-{rank}.log").read_text() for rank in range(workers)))
-        result = json.loads(output.splitlines()[-1])
-        return result["seconds"], result["losses"]
+        command = [sys.executable, str(pathlib.Path(__file__).parent / "llama_ddp.py"), str(path)]
+        preload = {"LD_PRELOAD": self.allocator} if self.allocator else {}
+        ranks = [(command, clean_environment(RANK=str(rank), WORLD_SIZE=str(workers), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **preload))
+                 for rank in range(workers)]
+        return turns.Contender(name, ranks, steps, self.scratch / f"{place}.log", lambda line: line["seconds"])
 
-    def run(self):
+    def contenders(self):
         names = [name for name in ["trireme", *PEERS] if not self.options.only or name in self.options.only]
-        seconds, losses, errors = {name: [] for name in names}, {}, {}
-        for number in range(self.options.rounds):
-            for name in names:
-                if name in errors:
-                    continue
-                try:
-                    times, losses[name] = self.trireme(number) if name == "trireme" else self.peer(name)
-                    seconds[name].append(times[self.options.warmup :])
-                except (RuntimeError, subprocess.TimeoutExpired) as error:
-                    errors[name] = str(error)
-        return seconds, losses, errors
+        return [self.trireme() if name == "trireme" else self.peer(name) for name in names]
 
-    def rate(self, times):
-        return self.tokens_per_step / statistics.median(times)
-
-    def fast_rate(self, times):
-        """Of the fastest tenth of the steps: nearer to a quiet machine's than the median where others compute too."""
-        return self.tokens_per_step / sorted(times)[len(times) // 10]
-
-    def report(self, seconds, losses, errors):
-        rates = {name: self.rate(sum(rounds, [])) for name, rounds in seconds.items() if rounds}
-        peers = {name: rate for name, rate in rates.items() if name != "trireme"}
-        ours = rates.get("trireme")
+    def report(self, contenders):
+        ran = [it for it in contenders if it.turns]
+        ours = next((it for it in ran if it.name == "trireme"), None)
         # An eye on whether all do the same work: after the same steps they stand at about the same loss.
-        print(f"{'':<20}{'tokens/s':>10}{'rounds':>20}{'fastest tenth':>15}{'trireme is':>13}{'last loss':>12}")
-        for name, rate in rates.items():
-            each = [self.rate(times) for times in seconds[name]]
-            spread = f"{min(each):,.0f} .. {max(each):,.0f}"
-            ratio = f"{ours / rate:.2f} x" if ours and name != "trireme" else ""
-            fast = self.fast_rate(sum(seconds[name], []))
-            print(f"{name:<20}{rate:>10,.0f}{spread:>20}{fast:>15,.0f}{ratio:>13}{losses[name][-1]:>12.3f}")
-        if ours and peers:
-            best = max(peers, key=peers.get)
-            print(f"trireme / best peer ({best}): {ours / peers[best]:.2f}")
-        for name, text in errors.items():
-            print(f"\n{text}" if text.startswith(name) else f"\n{name}: {text}")
-        return rates
+        seen = min((len(it.records) for it in ran), default=0)
+        print(f"{'':<20}{'tokens/s':>10}{'fastest tenth':>15}{'trireme is':>12}{'half of the rounds':>21}{f'loss at step {seen}':>19}")
+        results = {}
+        for it in ran:
+            rate, fast = self.tokens_per_step / it.median(), self.tokens_per_step / it.tenth()
+            result = results[it.name] = {"tokens_per_second": rate, "fastest_tenth": fast, "turns": it.turns}
+            ratio = spread = ""
+            if ours and it is not ours:
+                middle, low, high = result["trireme_is"] = turns.ratio(ours, it)
+                ratio, spread = f"{middle:.2f} x", f"{low:.2f} .. {high:.2f}"
+            print(f"{it.name:<20}{rate:>10,.0f}{fast:>15,.0f}{ratio:>12}{spread:>21}{it.records[seen - 1]['loss']:>19.3f}")
+        peers = {name: result["trireme_is"][0] for name, result in results.items() if "trireme_is" in result}
+        if peers:
+            best = min(peers, key=peers.get)
+            print(f"trireme / best peer ({best}): {peers[best]:.2f}")
+        return results
 
 
 def main():
@@ -162,14 +127,14 @@ def main():
     parser.add_argument("trireme")
     parser.add_argument("config")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40, help="of each run")
-    parser.add_argument("--warmup", type=int, default=15, help="steps of each run that do not count")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--turn", type=float, default=3, help="seconds")
+    parser.add_argument("--warmup", type=int, default=15, help="steps of each contender before the first round")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=["trireme", *PEERS], help=f"of trireme, {', '.join(PEERS)}")
     parser.add_argument("--json", type=pathlib.Path, help="also write the numbers to this file")
     options = parser.parse_args()
-    if not 0 <= options.warmup < options.steps:
-        parser.error(f"--warmup {options.warmup} has to be less than --steps {options.steps}")
+    if options.rounds < 1 or options.warmup < 1 or options.turn <= 0:
+        parser.error("--rounds, --warmup and --turn have to be above 0")
     options.trireme, options.config = (str(pathlib.Path(path).resolve()) for path in (options.trireme, options.config))
 
     with tempfile.TemporaryDirectory(prefix="trireme-bench-") as scratch:
@@ -179,14 +144,17 @@ def main():
                   "(Debian: apt-get install libtcmalloc-minimal4)")
         train = bench.config["train"]
         print(f"{options.config}: {options.workers} workers, {train['global_batch_size']} x {train['seq_len']} tokens a step, "
-              f"{options.rounds} rounds of {options.steps} steps, {options.warmup} of them warm-up")
-        print(f"peers: {pathlib.Path(bench.allocator).name if bench.allocator else 'no allocator'} preloaded, gloo")
+              f"{options.rounds} rounds of {options.turn:g} s each")
+        print(f"peers: {pathlib.Path(bench.allocator).name if bench.allocator else 'no allocator'} preloaded, gloo", flush=True)
         before = os.getloadavg()[0]
-        seconds, losses, errors = bench.run()
-        rates = bench.report(seconds, losses, errors)
+        contenders = bench.contenders()
+        errors = turns.run(contenders, options.rounds, options.turn, options.warmup)
+        results = bench.report(contenders)
+        for name, text in errors.items():
+            print(f"\n{text}" if text.startswith(name) else f"\n{name}: {text}")
         print(f"load average before: {before:.2f} (what else ran on this machine; 0 is a quiet one)")
     if options.json:
-        options.json.write_text(json.dumps({"tokens_per_second": rates, "seconds": seconds, "load_before": before}) + "\n")
+        options.json.write_text(json.dumps({"contenders": results, "load_before": before}) + "\n")
     sys.exit(1 if errors else 0)
 
 
