@@ -7,6 +7,7 @@ find_package(tomlplusplus REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(JEMALLOC REQUIRED IMPORTED_TARGET jemalloc)
 find_package(ZLIB REQUIRED)
 
 # The torch wheel: an explicit TRIREME_PYTHON, or the environment that `make build` creates.

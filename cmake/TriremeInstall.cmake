@@ -12,6 +12,10 @@ target_compile_features(trireme_all INTERFACE cxx_std_20)
 target_link_libraries(trireme_all INTERFACE $<BUILD_INTERFACE:trireme_torch> $<BUILD_INTERFACE:Threads::Threads>
   $<BUILD_INTERFACE:PkgConfig::XXHASH> $<BUILD_INTERFACE:PkgConfig::PCRE2> $<BUILD_INTERFACE:PkgConfig::ZSTD>
   $<BUILD_INTERFACE:ZLIB::ZLIB> $<BUILD_INTERFACE:tomlplusplus::tomlplusplus>)
+# malloc of everything below ATen (memory/caching_allocator.cpp sets it up). A sanitizer has a malloc of its own.
+if(NOT TRIREME_SANITIZE)
+  target_link_libraries(trireme_all INTERFACE $<BUILD_INTERFACE:PkgConfig::JEMALLOC>)
+endif()
 target_include_directories(trireme_all INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 add_executable(trireme "${PROJECT_SOURCE_DIR}/src/cli/main.cpp")

@@ -23,6 +23,7 @@ build   libtomlplusplus-dev     header    toml++/toml.h
 build   libpcre2-dev            header    pcre2.h
 build   libxxhash-dev           header    xxhash.h
 build   libprotozero-dev        header    protozero/pbf_writer.hpp
+build   libjemalloc-dev         header    jemalloc/jemalloc.h
 build   libzstd-dev             header    zstd.h
 build   zlib1g-dev              header    zlib.h
 build   libgtest-dev            header    gtest/gtest.h

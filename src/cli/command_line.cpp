@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/subnormal.h"
 #include "cli/commands.h"
 #include "comm/launch_environment.h"
 
@@ -123,6 +124,7 @@ void let_idle_threads_sleep(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   let_idle_threads_sleep(argc, argv);
+  flush_subnormals();
   CLI::App app{"Trireme trains large language models."};
   app.name(name_of_program(argc, argv));
   app.set_version_flag("--version", "trireme " TRIREME_VERSION);

@@ -2,7 +2,6 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <malloc.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -13,8 +12,15 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "memory/size_class.h"
+
+// Read by jemalloc when it is loaded; MALLOC_CONF in the environment goes before it. It keeps what is freed
+// (dirty_decay_ms), and treats blocks of 8 MiB and more as it does others (oversize_threshold): both would otherwise go
+// back to the system, and cost page faults in each step.
+extern "C" {
+extern const char* malloc_conf;
+const char* malloc_conf = "dirty_decay_ms:-1,oversize_threshold:0";
+}
 
 namespace trireme::memory {
 namespace {
@@ -173,11 +179,6 @@ void install_caching_allocator() {
   if (installed) return;
   installed = true;
   c10::SetCPUAllocator(&Cache::instance(), /*priority=*/100);
-  // Without these glibc maps blocks over 128 KiB anew each time and trims the heap's top after every free: oneDNN and
-  // flash attention take their scratch from malloc. 32 MiB is the most that mallopt takes.
-  if (::mallopt(M_MMAP_THRESHOLD, 32 << 20) != 1) log::warning("mallopt refused M_MMAP_THRESHOLD");
-  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  ::mallopt(M_TOP_PAD, 16 << 20);
 }
 
 bool caching_allocator_installed() { return installed; }

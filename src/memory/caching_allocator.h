@@ -27,7 +27,9 @@ struct AllocatorStatistics {
 };
 
 /// Makes every CPU tensor that is allocated from now on come from the cache. Call once, before the first tensor.
-/// Also tells glibc to keep what libraries below ATen (oneDNN's scratch) free, for the same reason.
+///
+/// What libraries below ATen take from malloc (oneDNN's and flash attention's scratch) is not seen here; the program is
+/// linked with jemalloc, which is told to keep what they free, for the same reason.
 void install_caching_allocator();
 bool caching_allocator_installed();
 

@@ -2,6 +2,7 @@
 // level's namespace: an inline function that the linker shared between levels could carry AVX-512 into a portable path.
 // For the same reason only the C library's headers are included.
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "ops/kernels.h"
@@ -40,47 +41,117 @@ inline void store(F16& to, float value) {
 inline void store(float& to, float value) { to = value; }
 inline void store(double& to, double value) { to = value; }
 
-// exp in float to about one unit in the last place: 2^n * polynomial on [-ln2/2, ln2/2] (Cephes expf's range
-// reduction).
-inline float exponential(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 88.0f ? 88.0f : x;
-  const float n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
-  float r = x - n * 0.693359375f;
+// Sums run over 16 lanes, written as vectors: g++ unrolls a loop over an array of lanes before it sees that it could be
+// one, and goes on element by element.
+template <typename C>
+struct LanesOf {
+  typedef C type __attribute__((vector_size(kLanes * sizeof(C))));
+};
+template <typename C>
+using Lanes = typename LanesOf<C>::type;
+
+/// Elements [first, first + kLanes) where a number would be one of them: load(x, Block{i}) has all lanes.
+struct Block {
+  int64_t first;
+};
+
+template <typename T>
+inline Compute<T> load(const T* x, int64_t i) {
+  return load(x[i]);
+}
+inline Lanes<float> load(const Bf16* x, Block at) {
+  typedef uint16_t Halves __attribute__((vector_size(kLanes * sizeof(uint16_t))));
+  Halves bits;
+  memcpy(&bits, x + at.first, sizeof bits);
+  return reinterpret_cast<Lanes<float>>(__builtin_convertvector(bits, Lanes<uint32_t>) << 16);
+}
+inline Lanes<float> load(const F16* x, Block at) {
+  Lanes<float> values;
+  for (int64_t lane = 0; lane < kLanes; ++lane) values[lane] = load(x[at.first + lane]);
+  return values;
+}
+inline Lanes<float> load(const float* x, Block at) {
+  Lanes<float> values;
+  memcpy(&values, x + at.first, sizeof values);
+  return values;
+}
+inline Lanes<double> load(const double* x, Block at) {
+  Lanes<double> values;
+  memcpy(&values, x + at.first, sizeof values);
+  return values;
+}
+
+inline int32_t to_integer(float x) { return static_cast<int32_t>(x); }
+inline Lanes<int32_t> to_integer(Lanes<float> x) { return __builtin_convertvector(x, Lanes<int32_t>); }
+
+// 2^power times the result is exp(x), to about one unit in the last place: a polynomial on [-ln2/2, ln2/2] (Cephes
+// expf's range reduction). For a float or a vector of them.
+template <typename F, typename I>
+inline F exponential_of_fraction(F x, I& power) {
+  const F n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
+  F r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
+  F p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  power = to_integer(n);
+  return p * r * r + r + 1.0f;
+}
+
+// The argument is clamped to +-87, where the result is still normal, by its bits: of `x < -87 ? -87 : x` g++ makes a
+// branch, goes on with the constant down both sides and computes all of them for every lane. What is then thrown away
+// may be subnormal (1 / (1 + e^88)), which costs a hundred cycles.
+constexpr int32_t kMostExponent = 0x42AE0000;  // 87.0f
+inline float exponential(float x) {
+  int32_t bits;
+  memcpy(&bits, &x, sizeof x);
+  const int32_t size = bits & 0x7FFFFFFF;
+  bits = (size < kMostExponent ? size : kMostExponent) | (bits & static_cast<int32_t>(0x80000000));
+  memcpy(&x, &bits, sizeof x);
+  int32_t power;
+  const float fraction = exponential_of_fraction(x, power);
+  const int32_t scale_bits = (power + 127) << 23;
   float scale;
-  memcpy(&scale, &bits, sizeof scale);
-  return p * scale;
+  memcpy(&scale, &scale_bits, sizeof scale);
+  return fraction * scale;
 }
 inline double exponential(double x) { return exp(x); }
 
-// Adds the lanes pairwise, always in the same order.
-template <typename C>
-inline C fold(const C (&lanes)[kLanes]) {
-  C sums[kLanes];
-  for (int64_t i = 0; i < kLanes; ++i) sums[i] = lanes[i];
-  for (int64_t width = kLanes / 2; width > 0; width /= 2)
-    for (int64_t i = 0; i < width; ++i) sums[i] += sums[i + width];
-  return sums[0];
+inline Lanes<float> exponential(Lanes<float> x) {
+  const Lanes<int32_t> size = reinterpret_cast<Lanes<int32_t>>(x) & 0x7FFFFFFF;
+  const Lanes<int32_t> clamped = (size < kMostExponent ? size : Lanes<int32_t>{} + kMostExponent) |
+                                 (reinterpret_cast<Lanes<int32_t>>(x) & static_cast<int32_t>(0x80000000));
+  Lanes<int32_t> power;
+  const Lanes<float> fraction = exponential_of_fraction(reinterpret_cast<Lanes<float>>(clamped), power);
+  return fraction * reinterpret_cast<Lanes<float>>((power + 127) << 23);
+}
+inline Lanes<double> exponential(Lanes<double> x) {
+  for (int64_t lane = 0; lane < kLanes; ++lane) x[lane] = exp(x[lane]);
+  return x;
 }
 
-// Sum over i of term(i), in 16 lanes.
+inline double widened(double x) { return x; }
+inline Lanes<double> widened(Lanes<float> x) { return __builtin_convertvector(x, Lanes<double>); }
+inline Lanes<double> widened(Lanes<double> x) { return x; }
+
+// Adds the lanes pairwise, always in the same order.
+template <typename C>
+inline C fold(Lanes<C> lanes) {
+  for (int64_t width = kLanes / 2; width > 0; width /= 2)
+    for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+
+// Sum over i of term(i), which takes an index and a Block.
 template <typename C, typename Term>
 inline C lane_sum(int64_t count, Term term) {
-  C lanes[kLanes] = {};
+  Lanes<C> lanes = {};
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
+  for (; i + kLanes <= count; i += kLanes) lanes += term(Block{i});
   for (int64_t lane = 0; i + lane < count; ++lane) lanes[lane] += term(i + lane);
-  return fold(lanes);
+  return fold<C>(lanes);
 }
 
 // No two arguments of a kernel overlap (__restrict), which is what lets the compiler vectorise without asking.
@@ -98,8 +169,8 @@ void rms_norm_forward(int64_t rows, int64_t cols, const T* __restrict x, const T
       h += cols;
       delta += cols;
     }
-    const C squares = lane_sum<C>(cols, [&](int64_t i) {
-      const C value = load(source[i]);
+    const C squares = lane_sum<C>(cols, [&](auto i) {
+      const auto value = load(source, i);
       return value * value;
     });
     const C scale = C{1} / sqrt(squares / static_cast<C>(cols) + eps);
@@ -115,7 +186,7 @@ void rms_norm_backward(int64_t rows, int64_t cols, const T* __restrict dy, const
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, dy += cols, h += cols, dx += cols) {
     const C scale = rstd[row];
-    const C dot = lane_sum<C>(cols, [&](int64_t i) { return load(dy[i]) * load(weight[i]) * load(h[i]); });
+    const C dot = lane_sum<C>(cols, [&](auto i) { return load(dy, i) * load(weight, i) * load(h, i); });
     const C pull = dot * scale * scale * scale / static_cast<C>(cols);
     for (int64_t i = 0; i < cols; ++i) {
       const C value = load(h[i]), upstream = load(dy[i]);
@@ -141,9 +212,9 @@ void layer_norm_forward(int64_t rows, int64_t cols, const T* __restrict x, const
       h += cols;
       delta += cols;
     }
-    const C center = lane_sum<C>(cols, [&](int64_t i) { return load(source[i]); }) / static_cast<C>(cols);
-    const C squares = lane_sum<C>(cols, [&](int64_t i) {
-      const C value = load(source[i]) - center;
+    const C center = lane_sum<C>(cols, [&](auto i) { return load(source, i); }) / static_cast<C>(cols);
+    const C squares = lane_sum<C>(cols, [&](auto i) {
+      const auto value = load(source, i) - center;
       return value * value;
     });
     const C scale = C{1} / sqrt(squares / static_cast<C>(cols) + eps);
@@ -162,9 +233,9 @@ void layer_norm_backward(int64_t rows, int64_t cols, const T* __restrict dy, con
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, dy += cols, h += cols, dx += cols) {
     const C center = mean[row], scale = rstd[row], count = static_cast<C>(cols);
-    const C shift = lane_sum<C>(cols, [&](int64_t i) { return load(dy[i]) * load(weight[i]); }) / count;
+    const C shift = lane_sum<C>(cols, [&](auto i) { return load(dy, i) * load(weight, i); }) / count;
     const C pull =
-        lane_sum<C>(cols, [&](int64_t i) { return load(dy[i]) * load(weight[i]) * (load(h[i]) - center) * scale; }) /
+        lane_sum<C>(cols, [&](auto i) { return load(dy, i) * load(weight, i) * (load(h, i) - center) * scale; }) /
         count;
     for (int64_t i = 0; i < cols; ++i) {
       const C normed = (load(h[i]) - center) * scale, upstream = load(dy[i]);
@@ -330,6 +401,58 @@ void gather_qkv_gradient(int64_t heads, int64_t kv_heads, int64_t head_dim, cons
   }
 }
 
+template <typename C>
+struct IntegerOf {
+  using type = int32_t;
+};
+template <>
+struct IntegerOf<double> {
+  using type = int64_t;
+};
+
+template <typename C>
+struct Range {
+  C highest;
+  bool finite;  // all of them
+};
+
+// Compares the numbers by their bits: of a maximum of integers g++ makes one instruction, of one of numbers, which may
+// be NaN, a branch.
+template <typename T>
+Range<Compute<T>> range_of(int64_t count, const T* x) {
+  using C = Compute<T>;
+  using I = typename IntegerOf<C>::type;
+  constexpr I kSize = sizeof(I) == 4 ? static_cast<I>(INT32_MAX) : static_cast<I>(INT64_MAX);
+  const auto ordered = [](auto bits) { return bits ^ ((bits >> (8 * sizeof(I) - 1)) & kSize); };  // its own inverse
+  const auto bits_of = [](C value) {
+    I bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+  };
+  Lanes<I> highest = Lanes<I>{} + ordered(bits_of(static_cast<C>(-INFINITY))), largest = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const Lanes<I> bits = reinterpret_cast<Lanes<I>>(load(x, Block{i})), key = ordered(bits), size = bits & kSize;
+    highest = key > highest ? key : highest;
+    largest = size > largest ? size : largest;
+  }
+  for (int64_t lane = 0; i + lane < count; ++lane) {
+    const I bits = bits_of(load(x, i + lane)), key = ordered(bits), size = bits & kSize;
+    highest[lane] = key > highest[lane] ? key : highest[lane];
+    largest[lane] = size > largest[lane] ? size : largest[lane];
+  }
+  I most = highest[0], size = largest[0];
+  for (int64_t lane = 1; lane < kLanes; ++lane) {
+    most = highest[lane] > most ? highest[lane] : most;
+    size = largest[lane] > size ? largest[lane] : size;
+  }
+  most = ordered(most);
+  Range<C> range;
+  memcpy(&range.highest, &most, sizeof most);
+  range.finite = size < bits_of(static_cast<C>(INFINITY));
+  return range;
+}
+
 template <typename T>
 void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64_t* __restrict labels, Compute<T> scale,
                    Compute<T> z_loss, bool gradient, Compute<T>* __restrict loss, Compute<T>* __restrict z) {
@@ -342,25 +465,14 @@ void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64
       if (gradient) memset(logits, 0, sizeof(T) * cols);
       continue;
     }
-    C lanes[kLanes];
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = static_cast<C>(-INFINITY);
-    int64_t i = 0;
-    for (; i + kLanes <= cols; i += kLanes) {
-      for (int64_t lane = 0; lane < kLanes; ++lane) {
-        const C value = load(logits[i + lane]);
-        lanes[lane] = value > lanes[lane] ? value : lanes[lane];
-      }
-    }
-    C highest = static_cast<C>(-INFINITY);
-    for (; i < cols; ++i) highest = load(logits[i]) > highest ? load(logits[i]) : highest;
-    for (int64_t lane = 0; lane < kLanes; ++lane) highest = lanes[lane] > highest ? lanes[lane] : highest;
-    const C sum = lane_sum<C>(cols, [&](int64_t j) { return exponential(load(logits[j]) - highest); });
+    const Range<C> range = range_of(cols, logits);
+    const C highest = range.highest;
+    // exponential() would hide what is not finite.
+    const C poison = range.finite ? C{0} : static_cast<C>(NAN);
+    const C sum = lane_sum<C>(cols, [&](auto j) { return exponential(load(logits, j) - highest); });
     const C at_label = load(logits[label]);
     const C log_sum = static_cast<C>(log(sum)) + highest;
-    loss[row] = log_sum - at_label;
-    // exponential() clamps its argument, which would hide a NaN; and a comparison with a NaN keeps `highest` as it was.
-    const C poison = lane_sum<C>(cols, [&](int64_t j) { return load(logits[j]) * C{0}; });
-    loss[row] += poison;
+    loss[row] = log_sum - at_label + poison;
     if (z != nullptr) z[row] = log_sum * log_sum + poison;
     if (!gradient) continue;
     // d log_sum / d logits is the softmax, so z only makes its share larger.
@@ -401,8 +513,8 @@ void add_to(int64_t count, const T* __restrict source, Compute<T>* __restrict ta
 
 template <typename C>
 double sum_of_squares(int64_t count, const C* __restrict values) {
-  return lane_sum<double>(count, [&](int64_t i) {
-    const double value = values[i];
+  return lane_sum<double>(count, [&](auto i) {
+    const auto value = widened(load(values, i));
     return value * value;
   });
 }
