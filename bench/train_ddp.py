@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -103,9 +104,9 @@ class Bench:
     def report(self, contenders):
         ran = [it for it in contenders if it.turns]
         ours = next((it for it in ran if it.name == "trireme"), None)
-        # An eye on whether all do the same work: after the same steps they stand at about the same loss.
+        # An eye on whether all do the same work: after the same steps they stand at about the same loss (mean of ten steps).
         seen = min((len(it.records) for it in ran), default=0)
-        print(f"{'':<20}{'tokens/s':>10}{'fastest tenth':>15}{'trireme is':>12}{'half of the rounds':>21}{f'loss at step {seen}':>19}")
+        print(f"{'':<20}{'tokens/s':>10}{'fastest tenth':>15}{'trireme is':>12}{'half of the rounds':>21}{f'loss by step {seen}':>19}")
         results = {}
         for it in ran:
             rate, fast = self.tokens_per_step / it.median(), self.tokens_per_step / it.tenth()
@@ -114,7 +115,7 @@ class Bench:
             if ours and it is not ours:
                 middle, low, high = result["trireme_is"] = turns.ratio(ours, it)
                 ratio, spread = f"{middle:.2f} x", f"{low:.2f} .. {high:.2f}"
-            print(f"{it.name:<20}{rate:>10,.0f}{fast:>15,.0f}{ratio:>12}{spread:>21}{it.records[seen - 1]['loss']:>19.3f}")
+            print(f"{it.name:<20}{rate:>10,.0f}{fast:>15,.0f}{ratio:>12}{spread:>21}{statistics.mean(line['loss'] for line in it.records[:seen][-10:]):>19.3f}")
         peers = {name: result["trireme_is"][0] for name, result in results.items() if "trireme_is" in result}
         if peers:
             best = min(peers, key=peers.get)

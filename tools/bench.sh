@@ -3,7 +3,7 @@
 # Once make train has prepared its data, also, each beside what others use: the loader beside numpy's memmap, the tokenizer beside
 # tiktoken, training with two workers beside PyTorch's DDP (docs/benchmarks.md).
 # usage: tools/bench.sh [PART...]      PART: matmul collectives loader tokenizer train; all by default
-# environment: ROUNDS=3 of the comparison of training, some 3 minutes each
+# environment: ROUNDS=20 of the comparison of training, 15 seconds each
 source "$(dirname "$0")/lib.sh"
 
 data=data/sotu
@@ -27,7 +27,7 @@ tokenizer() {
 
 train() {
   needs_data "$data/train/manifest.json" train
-  .venv/bin/python -B bench/train_ddp.py build/trireme configs/sotu.toml --rounds "${ROUNDS:-3}"
+  .venv/bin/python -B bench/train_ddp.py build/trireme configs/sotu.toml --rounds "${ROUNDS:-20}"
 }
 
 for part in "${parts[@]}"; do

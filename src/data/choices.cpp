@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/input_text.h"
+#include "data/prepare_text.h"
 
 namespace trireme::data {
 namespace {
@@ -86,6 +87,8 @@ std::vector<std::string> choices_of(const json& choices) {
 }
 
 Question question_of(std::string_view line, const Tokenizer& tokenizer, int64_t longest) {
+  if (const size_t at = find_invalid_utf8(line); at != std::string_view::npos)
+    refuse(fmt::format("byte {} of the line is not UTF-8; JSON is", at + 1));
   const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object())
     refuse(R"(this is no JSON object; expected {"question": "...", "choices": ["...", "..."], "answer": 0})");

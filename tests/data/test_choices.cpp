@@ -113,7 +113,8 @@ TEST(Choices, Faults) {
   } rows[] = {
       {"no JSON", "{", R"(f:1: this is no JSON object; expected {"question": "...", )"},
       {"a list", "[1]", "f:1: this is no JSON object"},
-      {"not UTF-8", "{\"question\":\"\xff\",\"choices\":[\"a\",\"b\"],\"answer\":0}", "f:1: this is no JSON object"},
+      {"not UTF-8", "{\"question\":\"\xff\",\"choices\":[\"a\",\"b\"],\"answer\":0}",
+       "f:1: byte 14 of the line is not UTF-8"},
       {"no question", R"({"choices":["a","b"],"answer":0})", "f:1: question is missing"},
       {"no choices", R"({"question":"Q","answer":0})", "f:1: choices is missing"},
       {"no answer", R"({"question":"Q","choices":["a","b"]})", "f:1: answer is missing"},
