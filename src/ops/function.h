@@ -49,7 +49,7 @@ T& kept(Context* context, const char* key) {
   return c10::static_intrusive_pointer_cast<Held<T>>(context->saved_data[key].toCapsule())->value;
 }
 
-/// Delivers the product a @ b as the gradient of a weight, accumulating in the product itself where types allow.
+/// Delivers the product a @ b as the gradient of a weight (add_product() of ops/matmul.h).
 void deliver_product(GradientSink* sink, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace trireme::ops

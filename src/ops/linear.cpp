@@ -5,21 +5,14 @@
 
 #include "ops/dispatch.h"
 #include "ops/function.h"
+#include "ops/matmul.h"
 
 namespace trireme::ops {
 
 void deliver_product(GradientSink* sink, const at::Tensor& a, const at::Tensor& b) {
   if (sink == nullptr) return;
-  // In fp32 and fp64 the product accumulates in place; bf16 products are rounded to bf16 and then added in fp32, as
-  // FSDP2 with a bf16 param_dtype does.
   const GradientTarget target = sink->target();
-  if (target.buffer.scalar_type() != a.scalar_type()) return deliver(sink, at::mm(a, b));
-  if (target.accumulate) {
-    target.buffer.addmm_(a, b);
-  } else {
-    at::Tensor out = target.buffer;
-    at::mm_out(out, a, b);
-  }
+  add_product(target.buffer, a, b, target.accumulate);
   sink->delivered();
 }
 

@@ -8,6 +8,7 @@
 #include "describe/model_shape.h"
 #include "ops/dispatch.h"
 #include "ops/function.h"
+#include "ops/matmul.h"
 
 namespace trireme::ops {
 
@@ -69,7 +70,10 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const at::Tensor z = z_loss > 0 ? at::zeros_like(losses) : at::Tensor();
     const bool weight_gradient = gradient && sink != 0;
     if (gradient) dhidden = at::empty_like(hidden);
-    if (weight_gradient) dweight = at::zeros(weight.sizes(), weight.options().dtype(type));
+    if (weight_gradient) {
+      dweight = at::empty(weight.sizes(), weight.options().dtype(type));
+      if (tokens == 0) dweight.zero_();
+    }
     const int64_t step = describe::loss_rows_per_chunk(tokens, vocab, hidden.element_size());
     for (int64_t first = 0; first < tokens; first += step) {
       const int64_t count = std::min(step, tokens - first);
@@ -81,10 +85,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       at::Tensor to = dhidden.narrow(0, first, count);
       at::mm_out(to, logits, weight);
       if (!weight_gradient) continue;
-      if (type == hidden.scalar_type())
-        dweight.addmm_(logits.t(), rows);
-      else
-        dweight.add_(at::mm(logits.t(), rows));
+      add_product(dweight, logits.t(), rows, first > 0);
     }
     if (gradient) context->save_for_backward({dhidden, dweight});
     context->saved_data["sink"] = sink;
