@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "ops/attention_tiles.h"
 #include "ops/dispatch.h"
 #include "ops/function.h"
 
@@ -38,12 +39,6 @@ void rotate_in_place(const at::Tensor& qkv, const AttentionShape& shape, const R
     });
   });
 }
-
-// A part of the batch that one call of the flash kernel works on: `rows` rows from `row`, tokens [first, first +
-// length).
-struct Piece {
-  int64_t row, rows, first, length;
-};
 
 std::vector<Piece> pieces_of(const at::Tensor& qkv, const AttentionMask& mask) {
   if (!mask.segments) return {{0, qkv.size(0), 0, qkv.size(1)}};
@@ -92,8 +87,19 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
     const AttentionShape shape{heads, kv_heads, head_dim};
     const AttentionMask& mask = holder->value;
     if (cosine.numel() > 0) rotate_in_place(qkv, shape, {cosine, sine}, positions, heads + kv_heads, false);
-    const auto [q, k, v] = split(qkv, shape);
+    context->saved_data["heads"] = heads;
+    context->saved_data["kv_heads"] = kv_heads;
+    context->saved_data["head_dim"] = head_dim;
+    keep(context, "mask", holder);
     const std::vector<Piece> pieces = pieces_of(qkv, mask);
+    if (tiles_apply(qkv, shape)) {
+      const at::Tensor out = at::empty({qkv.size(0), qkv.size(1), heads * head_dim}, qkv.options());
+      const at::Tensor logsumexp = at::empty({qkv.size(0), heads, qkv.size(1)}, qkv.options().dtype(at::kFloat));
+      attention_tiles(qkv, shape, pieces, mask.window, out, logsumexp);
+      context->save_for_backward({qkv, out, cosine, sine, positions, logsumexp});
+      return out;
+    }
+    const auto [q, k, v] = split(qkv, shape);
     const bool whole = pieces.size() == 1 && pieces[0].rows == qkv.size(0);
     // [batch, seq, heads, head_dim] in memory, as the next projection reads it.
     at::Tensor out =
@@ -110,10 +116,6 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
       saved.push_back(logsumexp);
     }
     context->save_for_backward(saved);
-    keep(context, "mask", holder);
-    context->saved_data["heads"] = heads;
-    context->saved_data["kv_heads"] = kv_heads;
-    context->saved_data["head_dim"] = head_dim;
     return out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1), heads * head_dim});
   }
 
@@ -123,9 +125,22 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
     const AttentionShape shape{context->saved_data["heads"].toInt(), context->saved_data["kv_heads"].toInt(),
                                context->saved_data["head_dim"].toInt()};
     const AttentionMask& mask = kept<AttentionMask>(context, "mask");
-    const auto [q, k, v] = split(qkv, shape);
-    const at::Tensor dout = heads_of(gradients[0].contiguous(), 0, shape.heads, shape.head_dim);
     at::Tensor dqkv = at::empty_like(qkv);
+    if (tiles_apply(qkv, shape))
+      attention_tiles_backward(gradients[0].contiguous(), qkv, shape, pieces_of(qkv, mask), mask.window, out, saved[5],
+                               dqkv);
+    else
+      flash_backward(gradients[0].contiguous(), saved, shape, mask, dqkv);
+    if (saved[2].numel() > 0)
+      rotate_in_place(dqkv, shape, {saved[2], saved[3]}, saved[4], shape.heads + shape.kv_heads, true);
+    return {dqkv, {}, {}, {}, {}, {}, {}, {}};
+  }
+
+  static void flash_backward(const at::Tensor& gradient, const Gradients& saved, const AttentionShape& shape,
+                             const AttentionMask& mask, at::Tensor& dqkv) {
+    const at::Tensor &qkv = saved[0], &out = saved[1];
+    const auto [q, k, v] = split(qkv, shape);
+    const at::Tensor dout = heads_of(gradient, 0, shape.heads, shape.head_dim);
     const std::vector<Piece> pieces = pieces_of(qkv, mask);
     for (size_t i = 0; i < pieces.size(); ++i) {
       const Piece& piece = pieces[i];
@@ -135,9 +150,6 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
           saved[5 + i], 0.0, !added.has_value(), added);
       gather(shape, piece, dq, dk, dv, dqkv);
     }
-    if (saved[2].numel() > 0)
-      rotate_in_place(dqkv, shape, {saved[2], saved[3]}, saved[4], shape.heads + shape.kv_heads, true);
-    return {dqkv, {}, {}, {}, {}, {}, {}, {}};
   }
 
   static std::tuple<at::Tensor, at::Tensor, at::Tensor> split(const at::Tensor& qkv, const AttentionShape& shape) {
