@@ -8,6 +8,7 @@ A contender appends a line of JSON to a file after each step. The first two step
 was interrupted by the stop, and the caches are cold.
 """
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -18,6 +19,12 @@ import subprocess
 import time
 
 DROPPED = 2
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent():
+    """A bench that is killed must not leave trainers behind, running or stopped."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclasses.dataclass
@@ -33,13 +40,14 @@ class Contender:
     records: list = dataclasses.field(default_factory=list)  # every line that was a step, in order
     turns: list = dataclasses.field(default_factory=list)  # seconds of the steps that count, a list a turn
     read_to: int = 0
+    peak_bytes: int = 0  # the most that it held at the end of a turn
 
     def start(self):
         with open(self.log, "w", encoding="utf-8") as log:
             for arguments, environment in self.commands:
                 # A session of its own: a stop has to reach what the processes start as well.
                 self.processes.append(subprocess.Popen(arguments, env=environment, stdin=subprocess.DEVNULL, stdout=log,
-                                                       stderr=subprocess.STDOUT, start_new_session=True))
+                                                       stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=die_with_parent))
 
     def members(self):
         sessions = {process.pid for process in self.processes}
@@ -52,6 +60,17 @@ class Contender:
                 except ProcessLookupError:
                     pass
         return found
+
+    def resident_bytes(self):
+        """Proportional set size of all its processes: what they share counts once."""
+        total = 0
+        for pid in self.members():
+            try:
+                with open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as file:
+                    total += next(int(line.split()[1]) for line in file if line.startswith("Pss:")) * 1024
+            except (OSError, StopIteration):
+                pass
+        return total
 
     def send(self, number):
         for pid in self.members():
@@ -105,12 +124,23 @@ class Contender:
             if time.monotonic() > begin + patience_s:
                 raise RuntimeError(f"{self.name} did no step in {patience_s:.0f} s")
         self.send(signal.SIGSTOP)
+        self.peak_bytes = max(self.peak_bytes, self.resident_bytes())
         self.turns.append(found[DROPPED:])
 
     def end(self):
         self.send(signal.SIGKILL)
         for process in self.processes:
             process.wait()
+
+    def run_alone(self, warmup, steps, patience_s=900):
+        """Starts, does so many steps after the warm-up, ends; returns the seconds of its fastest quarter of them."""
+        try:
+            self.start()
+            self.run_until(warmup + steps, patience_s)
+        finally:
+            self.end()
+        seconds = sorted(self.seconds_of(line) for line in self.records[warmup:])
+        return seconds[len(seconds) // 4]
 
     def median(self):
         return statistics.median(sum(self.turns, []))
