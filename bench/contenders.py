@@ -78,7 +78,8 @@ class Contest:
             "warmup_steps": self.config["lr_schedule"]["warmup_steps"], "out": str(steps), "clip_grad_norm": train["clip_grad_norm"],
             **{key: optimizer[key] for key in ("lr", "beta1", "beta2", "eps", "weight_decay")}}))
         command = [sys.executable, str(pathlib.Path(__file__).parent / "torch_trainer.py"), str(path)]
-        extra = {"LD_PRELOAD": self.allocator} if preload and self.allocator else {}
+        # As Trireme does: an OpenMP thread that spins for long makes a step many times as slow beside any other process.
+        extra = {"GOMP_SPINCOUNT": "1000"} | ({"LD_PRELOAD": self.allocator} if preload and self.allocator else {})
         port, ranks = str(free_port()), []
         for rank in range(self.workers):
             if self.workers > 1:
