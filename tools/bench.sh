@@ -2,13 +2,13 @@
 # Measures this machine: the program's own benchmarks (`trireme bench`) of matrix products and of collectives between two workers.
 # Once make train has prepared its data, also, each beside what others use: the loader beside numpy's memmap, the tokenizer beside
 # tiktoken, training with two workers beside PyTorch's DDP (docs/benchmarks.md).
-# usage: tools/bench.sh [PART...]      PART: matmul collectives loader tokenizer train; all by default
-# environment: ROUNDS=20 of the comparison of training, 15 seconds each
+# usage: tools/bench.sh [PART...]      PART: matmul collectives loader tokenizer step train; all by default
+# environment: ROUNDS=20 of the comparisons of training, 15 to 20 seconds each; CONFIG=configs/bench/llama-30m.toml of step
 source "$(dirname "$0")/lib.sh"
 
 data=data/sotu
 parts=("$@")
-[ $# -gt 0 ] || parts=(matmul collectives loader tokenizer train)
+[ $# -gt 0 ] || parts=(matmul collectives loader tokenizer step train)
 
 needs_data() { [ -e "$1" ] || die 2 "$2 needs $1, which make train prepares"; }
 
@@ -25,20 +25,25 @@ tokenizer() {
   .venv/bin/python -B bench/tokenizer.py build/tests/test_tokenizer_pipe "$data/text"
 }
 
+step() {
+  needs_data "$data/train/manifest.json" step
+  .venv/bin/python -B bench/step.py build/trireme "${CONFIG:-configs/bench/llama-30m.toml}" --rounds "${ROUNDS:-20}"
+}
+
 train() {
   needs_data "$data/train/manifest.json" train
   .venv/bin/python -B bench/train_ddp.py build/trireme configs/sotu.toml --rounds "${ROUNDS:-20}"
 }
 
 for part in "${parts[@]}"; do
-  case $part in matmul | collectives | loader | tokenizer | train) ;; *) die 2 "there is no part $part; there are matmul, collectives, loader, tokenizer, train" ;; esac
+  case $part in matmul | collectives | loader | tokenizer | step | train) ;; *) die 2 "there is no part $part; there are matmul, collectives, loader, tokenizer, step, train" ;; esac
 done
 tools/setup.sh build
 tools/venv.sh test
 tools/build.sh release trireme
 for part in "${parts[@]}"; do
   # Called without parts, it measures what there is to measure.
-  if [ $# -eq 0 ] && [[ $part == @(loader|tokenizer|train) ]] && ! [ -e "$data/train/manifest.json" ]; then
+  if [ $# -eq 0 ] && [[ $part == @(loader|tokenizer|step|train) ]] && ! [ -e "$data/train/manifest.json" ]; then
     say "$part: not measured, make train has not prepared $data yet"
     continue
   fi
