@@ -85,13 +85,13 @@ ops::Weight Parameter::weight() { return {value_, at::GradMode::is_enabled() && 
 
 void Parameter::expect_gradients(int64_t micro_batches, std::function<void(Parameter&)> on_complete) {
   expected_ = uses_ * micro_batches;
-  arrived_ = 0;
+  begun_ = arrived_ = 0;
   on_complete_ = std::move(on_complete);
 }
 
 ops::GradientTarget Parameter::target() {
-  TRIREME_CHECK(arrived_ < expected_, "gradient {} of {} arrived, {} were expected", arrived_ + 1, name_, expected_);
-  return {gradient_, arrived_ > 0};
+  TRIREME_CHECK(begun_ < expected_, "gradient {} of {} arrived, {} were expected", begun_ + 1, name_, expected_);
+  return {gradient_, begun_++ > 0};
 }
 
 void Parameter::delivered() {

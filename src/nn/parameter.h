@@ -91,7 +91,7 @@ class Parameter final : public ops::GradientSink {
   at::ScalarType dtype_;
   int64_t uses_;
   at::Tensor value_, master_, gradient_;
-  int64_t expected_ = 0, arrived_ = 0;
+  int64_t expected_ = 0, begun_ = 0, arrived_ = 0;
   std::function<void(Parameter&)> on_complete_;
 };
 

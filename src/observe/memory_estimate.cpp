@@ -80,14 +80,12 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   if (shape.sliding_window > 0 && shape.sliding_window < options.seq_len)
     items.push_back({"window mask", options.seq_len * options.seq_len * sizes.weight, "sequence x sequence, once"});
 
-  // ops::linear_cross_entropy: the logits of a chunk; the gradient of its input, and that of the head in the compute
-  // type, with the product of a chunk that is added to it.
+  // ops::linear_cross_entropy: the logits of a chunk, and the gradient of its input; in fp16 also the product of a
+  // chunk that is added to the head's gradient.
   const int64_t row = shape.vocab * sizes.weight;
   const int64_t rows = describe::loss_rows_per_chunk(tokens, shape.vocab, sizes.weight);
-  const int64_t head = shape.vocab * shape.hidden;
-  const int64_t product = sizes.weight == sizes.compute ? 0 : head * sizes.weight;
-  items.push_back({"loss", rows * row + tokens * border + head * sizes.compute + product,
-                   fmt::format("logits of {} rows, the head's gradient", rows)});
+  const int64_t product = options.precision == config::Precision::fp16 ? shape.vocab * shape.hidden * sizes.weight : 0;
+  items.push_back({"loss", rows * row + tokens * border + product, fmt::format("logits of {} rows", rows)});
   return items;
 }
 

@@ -18,7 +18,8 @@ struct GradientTarget {
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  /// The buffer for the next contribution; call delivered() when it has been written.
+  /// The buffer for the next contribution: called once for each, and followed by delivered() once it has been written
+  /// and its backward pass has come. Others may begin in between.
   virtual GradientTarget target() = 0;
   virtual void delivered() = 0;
 };

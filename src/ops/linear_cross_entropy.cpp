@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "describe/model_shape.h"
 #include "ops/dispatch.h"
@@ -66,14 +67,13 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const int64_t tokens = hidden.size(0), vocab = weight.size(0);
     check_labels(labels, vocab);
     const auto type = compute_type(hidden.scalar_type());
-    at::Tensor losses = at::zeros({tokens}, hidden.options().dtype(type)), dhidden, dweight;
+    at::Tensor losses = at::zeros({tokens}, hidden.options().dtype(type)), dhidden;
     const at::Tensor z = z_loss > 0 ? at::zeros_like(losses) : at::Tensor();
-    const bool weight_gradient = gradient && sink != 0;
     if (gradient) dhidden = at::empty_like(hidden);
-    if (weight_gradient) {
-      dweight = at::empty(weight.sizes(), weight.options().dtype(type));
-      if (tokens == 0) dweight.zero_();
-    }
+    context->saved_data["sink"] = sink;
+    std::optional<GradientTarget> dweight;
+    if (gradient && sink != 0) dweight = sink_of(context)->target();
+    if (dweight && tokens == 0 && !dweight->accumulate) dweight->buffer.zero_();
     const int64_t step = describe::loss_rows_per_chunk(tokens, vocab, hidden.element_size());
     for (int64_t first = 0; first < tokens; first += step) {
       const int64_t count = std::min(step, tokens - first);
@@ -84,11 +84,9 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       if (!gradient) continue;
       at::Tensor to = dhidden.narrow(0, first, count);
       at::mm_out(to, logits, weight);
-      if (!weight_gradient) continue;
-      add_product(dweight, logits.t(), rows, first > 0);
+      if (dweight) add_product(dweight->buffer, logits.t(), rows, dweight->accumulate || first > 0);
     }
-    if (gradient) context->save_for_backward({dhidden, dweight});
-    context->saved_data["sink"] = sink;
+    if (gradient) context->save_for_backward({dhidden});
     // In double, so that what is reported does not depend on how the batch was cut.
     at::Tensor total = losses.to(at::kDouble).sum() * scale;
     if (z.defined()) {
@@ -100,15 +98,14 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   }
 
   static Gradients backward(Context* context, Gradients gradients) {
-    const auto saved = context->get_saved_variables();
-    at::Tensor dhidden = saved[0], dweight = saved[1];
     const double upstream = gradients[0].item<double>();
-    if (upstream != 1.0) {
-      dhidden = dhidden * upstream;
-      if (dweight.defined()) dweight = dweight * upstream;
-    }
-    if (dweight.defined()) deliver(sink_of(context), dweight);
-    return {dhidden, {}, {}, {}, {}, {}, {}, {}};
+    GradientSink* sink = sink_of(context);
+    TRIREME_CHECK(sink == nullptr || upstream == 1.0,
+                  "the loss was multiplied by {} after the weight's gradient had been made; give that as its scale",
+                  upstream);
+    if (sink != nullptr) sink->delivered();
+    const at::Tensor dhidden = context->get_saved_variables()[0];
+    return {upstream == 1.0 ? dhidden : dhidden * upstream, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 

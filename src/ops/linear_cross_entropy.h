@@ -14,10 +14,10 @@ inline constexpr int64_t kIgnoredLabel = -100;
 /// The second term keeps logits near zero (Chowdhery et al., "PaLM", section 5); `z_part` receives scale * z_loss * its
 /// sum.
 ///
-/// Where gradients are wanted they are made in the forward pass, while a chunk's logits are at hand, and kept until
-/// backward (hidden's in its own type, the weight's in the compute type); backward multiplies by the incoming gradient.
-/// Callers pass scale = 1 / (valid tokens of the whole global batch), so that sums over micro-batches and ranks are
-/// means.
+/// Where gradients are wanted they are made in the forward pass, while a chunk's logits are at hand: that of hidden is
+/// kept until backward, that of the weight goes to its sink at once, and backward only reports it. So a loss whose
+/// weight has a sink must not be multiplied afterwards: an incoming gradient other than 1 throws InternalError. Callers
+/// pass scale = 1 / (valid tokens of the whole global batch), so that sums over micro-batches and ranks are means.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels, double scale,
                                 double z_loss = 0, double* z_part = nullptr);
 
