@@ -74,12 +74,10 @@ double narayanan_hardware_flops_per_token(const WorkShape& shape, int64_t seq_le
 
 double executed_flops(const Job& job, const Layout& layout) {
   const auto block = [&](bool experts) {
-    double flops = 0;
-    for (const Op& op : block_operations(job, layout, experts)) {
-      const double again = layout.recompute == Recompute::full ? 1 : 0;
-      const double core = layout.recompute == Recompute::selective && op.core ? 1 : 0;
-      flops += op.flops * (op.kind == OpKind::flash ? 3.5 + again : 3 + again + core);
-    }
+    const std::vector<Op> ops = block_operations(job, layout, experts);
+    double flops = total(repeated(job, layout, ops)).flops;
+    // Fused attention makes the scores again by itself.
+    for (const Op& op : ops) flops += op.flops * (op.kind == OpKind::flash ? 3.5 : 3);
     return flops;
   };
   const int64_t with_experts = job.shape.expert_layers() + (job.shape.has_experts() ? job.shape.mtp_layers : 0);

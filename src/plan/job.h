@@ -17,6 +17,12 @@ using config::Recompute;
 using describe::PipelineSchedule;
 
 enum class Precision { bf16, fp16, fp8, fp32 };  ///< of matrix products; fp8 keeps bf16 activations and weights
+/// What recompute = selective makes again.
+enum class Selective {
+  core,      ///< the core of attention where its scores are written out (Megatron-LM; arXiv:2205.05198, section 5)
+  cheap,     ///< the outputs of norms and activations (Trireme's own)
+  products,  ///< all but every second product's output and attention's (TorchTitan's "op" policy)
+};
 enum class Shard { none, optimizer, gradients, parameters };  ///< what data ranks divide: nothing, ZeRO 1, 2, 3
 std::string_view name_of(Precision precision);
 std::string_view name_of(Shard shard);
@@ -46,9 +52,10 @@ struct Job {
   int64_t global_batch = 0;  ///< sequences a step
   int64_t gpus = 0;
   Precision precision = Precision::bf16;
-  bool flash = true;              ///< fused attention; otherwise scores are written out
-  int64_t loss_rows = 0;          ///< rows of logits at a time; 0: all tokens of the micro-batch
-  int64_t gradient_bytes = 4;     ///< of an element that accumulates and is exchanged
+  bool flash = true;           ///< fused attention; otherwise scores are written out
+  int64_t loss_rows = 0;       ///< rows of logits at a time; 0: all tokens of the micro-batch
+  int64_t gradient_bytes = 4;  ///< of an element that accumulates and is exchanged
+  Selective selective = Selective::core;
   bool overlap_gradients = true;  ///< the data ranks' exchange runs beside the backward pass
   double expert_imbalance = 1;    ///< tokens of the busiest rank / mean
   Accelerator accelerator;
@@ -66,9 +73,9 @@ struct Layout {
   int64_t virtual_stages = 1;
   int64_t data = 1;
   int64_t expert = 1;
-  int64_t micro_batch = 1;                ///< sequences
-  bool sequence_parallel = true;          ///< with tensor > 1: norms and dropout work on a part of the sequence
-  Recompute recompute = Recompute::none;  ///< selective: the core of attention is made again
+  int64_t micro_batch = 1;        ///< sequences
+  bool sequence_parallel = true;  ///< with tensor > 1: norms and dropout work on a part of the sequence
+  Recompute recompute = Recompute::none;
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   Shard shard = Shard::none;
 

@@ -38,10 +38,14 @@ class Block {
                     .core = core});
   }
 
+  /// Of the last one: it is a norm or an activation, or the product that keeps the output of one.
+  void cheap() { ops_.back().cheap = true; }
+
   /// A norm reads and writes once forward; backward reads two and writes one, and sums the weight's gradient.
   void norm(std::string_view name) {
     const double elements = tokens_ * hidden_ / split_;
     pass(name, 2 * kElement * elements, 4 * kElement * elements, 1, kElement * elements);
+    cheap();
   }
 
   void residual(std::string_view name) {
@@ -64,9 +68,12 @@ class Block {
   void feed_forward(double width, std::string_view up, std::string_view activation, std::string_view down) {
     const double inner = width / t_, halves = job_.shape.is_gated() ? 2 : 1;
     product(up, tokens_, halves * inner, hidden_, kElement * tokens_ * hidden_ / split_);
+    cheap();
     pass(activation, (halves + 1) * kElement * tokens_ * inner, (2 * halves + 1) * kElement * tokens_ * inner, 1,
          halves * kElement * tokens_ * inner);
+    cheap();
     product(down, tokens_, hidden_, inner, kElement * tokens_ * inner);
+    cheap();
   }
 
   void experts() {
@@ -81,7 +88,9 @@ class Block {
     product("expert gate and up", routed / local, halves * width, hidden_, 0, local);
     pass("expert activation", (halves + 1) * kElement * routed * width, (2 * halves + 1) * kElement * routed * width, 1,
          halves * kElement * routed * width);
+    cheap();
     product("expert down", routed / local, hidden_, width, kElement * routed * width, local);
+    cheap();
     if (e.shared_ffn > 0)
       feed_forward(static_cast<double>(e.shared_ffn), "shared gate and up", "shared activation", "shared down");
   }
@@ -109,6 +118,7 @@ class Block {
     const double key_value = kv_heads() * static_cast<double>(d_.head_dim);
     product("query, key and value", tokens_, query_width() + 2 * key_value, hidden_,
             kElement * tokens_ * hidden_ / split_);
+    cheap();
     key_width_ = value_kept_ = key_value;
     const double rotated = d_.is_gpt() ? 0 : query_width() + key_value;
     const double moved = query_width() + 2 * key_value;
@@ -238,26 +248,51 @@ OpTotals total(const std::vector<Op>& operations) {
   for (const Op& op : operations) {
     sum.flops += op.flops;
     sum.saved += op.saved;
-    // The inputs of the scores are kept: the core is made again from them.
-    if (op.core && op.kind == OpKind::pass) sum.core_saved += op.saved;
     sum.weights += op.weight;
   }
   return sum;
 }
 
 double kept_bytes(const Job& job, const Layout& layout, const std::vector<Op>& block) {
-  const OpTotals sum = total(block);
-  switch (layout.recompute) {
-    case Recompute::none:
-      return sum.saved;
-    case Recompute::selective:
-      return sum.saved - sum.core_saved;
-    case Recompute::full:
-      break;
-  }
   const double element = job.precision == Precision::fp32 ? 4 : 2;
-  return element * rank_tokens(job, layout) * static_cast<double>(job.shape.decoder.hidden) /
-         static_cast<double>(layout.sequence_split());
+  const double border = element * rank_tokens(job, layout) * static_cast<double>(job.shape.decoder.hidden) /
+                        static_cast<double>(layout.sequence_split());
+  if (layout.recompute == Recompute::full) return border;
+  double kept = 0;
+  if (layout.recompute == Recompute::selective && job.selective == Selective::products) {
+    // The block's input, half of what products make, and attention's output.
+    kept = border;
+    for (const Op& op : block) {
+      if (op.kind == OpKind::product) kept += element * op.m * op.n * op.batch / 2;
+      if (op.kind == OpKind::flash) kept += element * op.m * op.batch * op.k;
+    }
+    return kept;
+  }
+  for (const Op& op : block) {
+    // The inputs of the scores are kept: the core is made again from them.
+    const bool core = job.selective == Selective::core && op.core && op.kind == OpKind::pass;
+    const bool cheap = job.selective == Selective::cheap && op.cheap && op.kind == OpKind::product;
+    if (layout.recompute == Recompute::none || (!core && !cheap)) kept += op.saved;
+  }
+  return kept;
+}
+
+std::vector<Op> repeated(const Job& job, const Layout& layout, const std::vector<Op>& block) {
+  if (layout.recompute == Recompute::none) return {};
+  if (layout.recompute == Recompute::full) return block;
+  std::vector<Op> again;
+  for (const Op& op : block) {
+    const bool all = job.selective == Selective::core    ? op.core
+                     : job.selective == Selective::cheap ? op.kind == OpKind::pass && op.cheap
+                                                         : op.kind == OpKind::pass;
+    if (all) again.push_back(op);
+    if (job.selective == Selective::products && op.kind == OpKind::product) {
+      again.push_back(op);
+      again.back().n /= 2;
+      again.back().flops /= 2;
+    }
+  }
+  return again;
 }
 
 }  // namespace trireme::plan

@@ -29,7 +29,8 @@ struct Op {
   double backward_bytes = 0;   ///< of a pass
   double kernels = 1;          ///< started forward
   double saved = 0;            ///< bytes kept for backward
-  bool core = false;           ///< in the core of attention: made again by selective recomputation
+  bool core = false;           ///< in the core of attention: Selective::core makes it again
+  bool cheap = false;          ///< a norm or an activation, or the product that keeps the output of one
   double weight = 0;           ///< elements of the weight on this rank
 };
 
@@ -47,14 +48,17 @@ double rank_tokens(const Job& job, const Layout& layout);
 double tokens_seen(const Job& job);
 
 struct OpTotals {
-  double flops = 0;       ///< forward
-  double saved = 0;       ///< bytes
-  double core_saved = 0;  ///< bytes that selective recomputation does not keep
-  double weights = 0;     ///< elements
+  double flops = 0;    ///< forward
+  double saved = 0;    ///< bytes
+  double weights = 0;  ///< elements
 };
 OpTotals total(const std::vector<Op>& operations);
 
 /// Bytes a block keeps under the layout's recomputation.
 double kept_bytes(const Job& job, const Layout& layout, const std::vector<Op>& block);
+
+/// What backward runs again, forward: nothing, all, or by job.selective. Of Selective::products every product is half
+/// as large, since every second one is kept.
+std::vector<Op> repeated(const Job& job, const Layout& layout, const std::vector<Op>& block);
 
 }  // namespace trireme::plan

@@ -138,6 +138,7 @@ void read_layout(const Row& row, PublishedRun& run) {
   layout.recompute = recompute == "full"            ? Recompute::full
                      : recompute.starts_with("sel") ? Recompute::selective
                                                     : Recompute::none;
+  if (holds(recompute, "(op)")) run.job.selective = Selective::products;
   layout.shard = read_shard(cell(row, "dp_mode"));
   const bool megatron_2022 = run.job.precision == Precision::fp16;
   const bool without = holds(conditions, "no sequence parallel");

@@ -60,12 +60,8 @@ class Clock {
       // nothing is made again
     } else if (layout_.recompute == Recompute::full) {
       at(time.backward, Term::recompute) = sum(time.forward) + sum(exchange);
-    } else if (layout_.recompute == Recompute::selective) {
-      std::vector<Op> core;
-      for (const Op& op : ops) {
-        if (op.core) core.push_back(op);
-      }
-      at(time.backward, Term::recompute) = sum(compute(core).forward);
+    } else {
+      at(time.backward, Term::recompute) = sum(compute(repeated(job_, layout_, ops)).forward);
     }
     add(time.forward, exchange);
     add(time.backward, exchange);
