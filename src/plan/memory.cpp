@@ -66,15 +66,18 @@ Copies copies_of(const Layout& layout) {
 
 class Lines {
  public:
-  explicit Lines(RankMemory& rank) : rank_(rank) {}
-  void add(std::string_view purpose, double bytes, std::string how) {
+  /// Without `words` only bytes are summed, for a search that looks at thousands of layouts.
+  Lines(RankMemory& rank, bool words) : rank_(rank), words_(words) {}
+  template <typename How>
+  void add(std::string_view purpose, double bytes, const How& how) {
     if (bytes <= 0) return;
-    rank_.items.push_back({purpose, bytes, std::move(how)});
+    if (words_) rank_.items.push_back({purpose, bytes, how()});
     rank_.bytes += bytes;
   }
 
  private:
   RankMemory& rank_;
+  bool words_;
 };
 
 void add_states(Lines& lines, const Job& job, const Layout& layout, const StageParameters& parameters) {
@@ -85,9 +88,10 @@ void add_states(Lines& lines, const Job& job, const Layout& layout, const StageP
   const bool mixed = job.precision != Precision::fp32;
   const bool whole = layout.shard == Shard::parameters;
   const auto state = [&](std::string_view purpose, double size, bool divided) {
-    lines.add(purpose, size * elements(divided),
-              fmt::format("{} bytes x {:.4g} parameters{}", size, elements(divided),
-                          divided ? fmt::format(", 1/{:.0f} of this rank's", copies.dense) : ""));
+    lines.add(purpose, size * elements(divided), [&] {
+      return fmt::format("{} bytes x {:.4g} parameters{}", size, elements(divided),
+                         divided ? fmt::format(", 1/{:.0f} of this rank's", copies.dense) : "");
+    });
   };
   // With whole sharding the master weights are the weights, and are cast as they are gathered.
   state("weights", mixed ? (whole ? 0 : 2) : 4, whole);
@@ -96,34 +100,37 @@ void add_states(Lines& lines, const Job& job, const Layout& layout, const StageP
   state("moments", 8, layout.shard >= Shard::optimizer);
   if (whole && layout.data * layout.context > 1) {
     if (layout.pipeline > 1) {
-      lines.add("gathered weights", 2 * parameters.dense, "all of the stage, for the step");
+      lines.add("gathered weights", 2 * parameters.dense,
+                [&] { return std::string("all of the stage, for the step"); });
     } else {
       const double unit = parameters.largest_unit;
-      lines.add("gathered weights", (4 + 2 * static_cast<double>(job.gradient_bytes)) * unit,
-                fmt::format("two units of {:.4g} parameters, and their gradients before they are divided", unit));
+      lines.add("gathered weights", (4 + 2 * static_cast<double>(job.gradient_bytes)) * unit, [&] {
+        return fmt::format("two units of {:.4g} parameters, and their gradients before they are divided", unit);
+      });
     }
   } else if (layout.data > 1 && layout.shard != Shard::none) {
     lines.add("exchange buffers", 2 * static_cast<double>(job.gradient_bytes) * parameters.largest_unit,
-              "two units' gradients on the way");
+              [&] { return std::string("two units' gradients on the way"); });
   }
 }
 
-RankMemory rank_memory(const Job& job, const Layout& layout, int64_t rank) {
+RankMemory rank_memory(const Job& job, const Layout& layout, int64_t rank, bool words) {
   RankMemory result;
   result.pipeline_rank = rank;
-  Lines lines(result);
+  Lines lines(result, words);
   const Held held = held_by(job, layout, rank);
   add_states(lines, job, layout, held.parameters);
 
   const double passes = in_flight(job, layout, rank);
-  const double activations = activation_bytes(job, layout, rank);
-  lines.add("activations", activations,
-            fmt::format("{:.4g} MiB a pass x {:.0f} in flight, recompute {}", held.kept_a_pass / 1048576, passes,
-                        config::name_of(layout.recompute)));
+  const double activations = held.kept_a_pass * passes;
+  lines.add("activations", activations, [&] {
+    return fmt::format("{:.4g} MiB a pass x {:.0f} in flight, recompute {}", held.kept_a_pass / 1048576, passes,
+                       config::name_of(layout.recompute));
+  });
   double moving = activations;
   if (layout.recompute != Recompute::none) {
     const double again = std::max(0.0, held.whole_block - held.block_kept);
-    lines.add("recomputed block", again, "one block as backward makes it again");
+    lines.add("recomputed block", again, [&] { return std::string("one block as backward makes it again"); });
     moving += again;
   }
   if (rank + 1 == layout.pipeline) {
@@ -133,16 +140,18 @@ RankMemory rank_memory(const Job& job, const Layout& layout, int64_t rank) {
     const double logits = rows * static_cast<double>(job.shape.decoder.vocab) / static_cast<double>(layout.tensor);
     // Besides the fp32 logits: them in the compute type, and the gradient in both.
     const double loss = head.saved + (job.precision == Precision::fp32 ? 4 : 8) * logits;
-    lines.add("logits and loss", loss, fmt::format("{:.0f} rows of logits, 12 bytes each, and their gradient", rows));
+    lines.add("logits and loss", loss,
+              [&] { return fmt::format("{:.0f} rows of logits, 12 bytes each, and their gradient", rows); });
     moving += loss;
   }
-  lines.add("fragments", kFragments * moving, fmt::format("{:.0f} % of what comes and goes", 100 * kFragments));
+  lines.add("fragments", kFragments * moving,
+            [&] { return fmt::format("{:.0f} % of what comes and goes", 100 * kFragments); });
   int64_t communicators = 0;
   for (const int64_t size : {layout.tensor, layout.context, layout.data, layout.pipeline, layout.expert})
     communicators += size > 1 ? 1 : 0;
   lines.add("communicators", kCommunicator * static_cast<double>(communicators),
-            fmt::format("0.5 GiB x {} axes", communicators));
-  lines.add("context and libraries", kLibraries, "1.5 GiB, before the first tensor");
+            [&] { return fmt::format("0.5 GiB x {} axes", communicators); });
+  lines.add("context and libraries", kLibraries, [&] { return std::string("1.5 GiB, before the first tensor"); });
   return result;
 }
 
@@ -166,7 +175,7 @@ MemoryPlan memory_plan(const Job& job, const Layout& layout) {
   MemoryPlan plan;
   plan.capacity = job.accelerator.memory_gib * kGiB;
   for (int64_t rank = 0; rank < layout.pipeline; ++rank) {
-    plan.ranks.push_back(rank_memory(job, layout, rank));
+    plan.ranks.push_back(rank_memory(job, layout, rank, true));
     if (plan.ranks.back().bytes > plan.most().bytes) plan.fullest = static_cast<size_t>(rank);
   }
   plan.verdict = verdict_on(plan.most().bytes, job);
@@ -175,10 +184,12 @@ MemoryPlan memory_plan(const Job& job, const Layout& layout) {
 }
 
 double most_bytes(const Job& job, const Layout& layout) {
-  // The first rank keeps the most passes, the last has the logits, and a rank of the middle may have a layer more.
+  // The first rank keeps the most passes, the last has the logits, and a rank of the middle may have a layer more; with
+  // experts the first blocks are smaller, and any rank may be the fullest.
   double most = 0;
-  for (const int64_t rank : {int64_t{0}, int64_t{1}, layout.pipeline - 1}) {
-    if (rank < layout.pipeline) most = std::max(most, rank_memory(job, layout, rank).bytes);
+  for (int64_t rank = 0; rank < layout.pipeline; ++rank) {
+    const bool candidate = job.shape.has_experts() || rank < 2 || rank + 1 == layout.pipeline;
+    if (candidate) most = std::max(most, rank_memory(job, layout, rank, false).bytes);
   }
   return most;
 }

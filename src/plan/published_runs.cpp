@@ -141,8 +141,9 @@ void read_layout(const Row& row, PublishedRun& run) {
   if (holds(recompute, "(op)")) run.job.selective = Selective::products;
   layout.shard = read_shard(cell(row, "dp_mode"));
   const bool megatron_2022 = run.job.precision == Precision::fp16;
-  const bool without = holds(conditions, "no sequence parallel");
-  layout.sequence_parallel = !without && (!megatron_2022 || holds(conditions, "sequence parallel"));
+  const bool without = holds(conditions, "no sequence parallel") || holds(conditions, "SP off");
+  const bool with = holds(conditions, "sequence parallel") || holds(conditions, "SP on");
+  layout.sequence_parallel = !without && (!megatron_2022 || with);
   if (megatron_2022) {
     run.job.shape.decoder.dropout = 0.1;
     run.job.flash = false;

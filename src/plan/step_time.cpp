@@ -119,10 +119,11 @@ class Clock {
     return parts + (layout_.sequence_parallel ? 0 : network_.seconds(Collective::all_gather, bytes, tensor_));
   }
 
-  /// Gathering weights and scattering gradients beside the compute of every block, for one micro-batch (ZeRO 3). With a
-  /// pipeline the gathered weights stay for the step.
+  /// With a pipeline, gathered weights stay for the step.
+  bool gathers() const { return layout_.shard == Shard::parameters && data_.size > 1 && layout_.pipeline == 1; }
+
+  /// Gathering weights and scattering gradients beside the compute of every block, for one micro-batch (ZeRO 3).
   void add_gathers(Passes& stage, double weights) const {
-    if (layout_.shard != Shard::parameters || data_.size == 1 || layout_.pipeline > 1) return;
     const double gather = network_.seconds(Collective::all_gather, 2 * weights, data_);
     const double scatter =
         network_.seconds(Collective::reduce_scatter, static_cast<double>(job_.gradient_bytes) * weights, data_);
@@ -133,13 +134,12 @@ class Clock {
   double gradients(const StageParameters& parameters, double backward, double units) const {
     if (options_.off[index(Term::gradients)]) return 0;
     const double element = static_cast<double>(job_.gradient_bytes);
-    const bool gathers = layout_.shard == Shard::parameters && layout_.pipeline == 1;
     const auto exchange = [&](double elements, const Group& group) {
       if (layout_.shard == Shard::none) return network_.seconds(Collective::all_reduce, element * elements, group);
       return network_.seconds(Collective::reduce_scatter, element * elements, group) +
              network_.seconds(Collective::all_gather, 2 * elements, group);
     };
-    double seconds = gathers ? 0 : exchange(parameters.dense, data_);
+    double seconds = gathers() ? 0 : exchange(parameters.dense, data_);
     if (job_.shape.has_experts()) {
       const int64_t copies = layout_.tensor * layout_.context * layout_.data / layout_.expert;
       seconds += exchange(parameters.experts, {copies, layout_.expert});
@@ -269,7 +269,7 @@ Stages make_stages(const Job& job, const Layout& layout, const Clock& clock) {
         around(clock.compute(head_operations(job, layout)));
       }
     }
-    clock.add_gathers(stage, stage_parameters(job, layout, static_cast<int64_t>(s)).dense);
+    if (clock.gathers()) clock.add_gathers(stage, stage_parameters(job, layout, static_cast<int64_t>(s)).dense);
     stages.times.forward.push_back(sum(stage.forward));
     stages.times.backward.push_back(sum(stage.backward));
     stages.passes.push_back(stage);
