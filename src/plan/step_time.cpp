@@ -119,14 +119,16 @@ class Clock {
     return parts + (layout_.sequence_parallel ? 0 : network_.seconds(Collective::all_gather, bytes, tensor_));
   }
 
-  /// With a pipeline, gathered weights stay for the step.
-  bool gathers() const { return layout_.shard == Shard::parameters && data_.size > 1 && layout_.pipeline == 1; }
+  /// Exchange with the data ranks in every micro-batch: gradients that are kept in parts have to be reduced before the
+  /// next ones are added, and weights in parts are gathered for each pass; with a pipeline the gathered weights stay
+  /// for the step.
+  bool exchanges_each_pass() const { return layout_.shard >= Shard::gradients && data_.size > 1; }
 
-  /// Gathering weights and scattering gradients beside the compute of every block, for one micro-batch (ZeRO 3).
-  void add_gathers(Passes& stage, double weights) const {
-    const double gather = network_.seconds(Collective::all_gather, 2 * weights, data_);
-    const double scatter =
-        network_.seconds(Collective::reduce_scatter, static_cast<double>(job_.gradient_bytes) * weights, data_);
+  void add_exchange(Passes& stage, double weights) const {
+    const double element = static_cast<double>(job_.gradient_bytes);
+    const double scatter = network_.seconds(Collective::reduce_scatter, element * weights, data_);
+    const bool gathers = layout_.shard == Shard::parameters && layout_.pipeline == 1;
+    const double gather = gathers ? network_.seconds(Collective::all_gather, 2 * weights, data_) : 0;
     beside(stage.forward, gather);
     beside(stage.backward, gather + scatter);
   }
@@ -134,15 +136,16 @@ class Clock {
   double gradients(const StageParameters& parameters, double backward, double units) const {
     if (options_.off[index(Term::gradients)]) return 0;
     const double element = static_cast<double>(job_.gradient_bytes);
-    const auto exchange = [&](double elements, const Group& group) {
+    const auto exchange = [&](double elements, const Group& group, bool reduced) {
       if (layout_.shard == Shard::none) return network_.seconds(Collective::all_reduce, element * elements, group);
-      return network_.seconds(Collective::reduce_scatter, element * elements, group) +
-             network_.seconds(Collective::all_gather, 2 * elements, group);
+      const double scatter = network_.seconds(Collective::reduce_scatter, element * elements, group);
+      return (reduced ? 0 : scatter) + network_.seconds(Collective::all_gather, 2 * elements, group);
     };
-    double seconds = gathers() ? 0 : exchange(parameters.dense, data_);
+    const bool whole = layout_.shard == Shard::parameters && layout_.pipeline == 1;
+    double seconds = whole ? 0 : exchange(parameters.dense, data_, exchanges_each_pass());
     if (job_.shape.has_experts()) {
       const int64_t copies = layout_.tensor * layout_.context * layout_.data / layout_.expert;
-      seconds += exchange(parameters.experts, {copies, layout_.expert});
+      seconds += exchange(parameters.experts, {copies, layout_.expert}, false);
     }
     if (job_.overlap_gradients) {
       // The last unit's gradients come when backward is over.
@@ -269,7 +272,8 @@ Stages make_stages(const Job& job, const Layout& layout, const Clock& clock) {
         around(clock.compute(head_operations(job, layout)));
       }
     }
-    if (clock.gathers()) clock.add_gathers(stage, stage_parameters(job, layout, static_cast<int64_t>(s)).dense);
+    if (clock.exchanges_each_pass())
+      clock.add_exchange(stage, stage_parameters(job, layout, static_cast<int64_t>(s)).dense);
     stages.times.forward.push_back(sum(stage.forward));
     stages.times.backward.push_back(sum(stage.backward));
     stages.passes.push_back(stage);
