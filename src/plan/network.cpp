@@ -34,14 +34,16 @@ double Network::seconds(Collective collective, double bytes, const Group& group)
   return rounds * ((size - 1) / size * bytes / bandwidth + latency);
 }
 
-double Network::all_to_all(double bytes, const Group& group) const {
+double Network::all_to_all(double bytes, double copies, const Group& group) const {
   if (group.size <= 1) return 0;
-  const auto size = static_cast<double>(group.size);
   const double here = ranks_a_domain(group);
-  const double inside = (here - 1) / size * bytes / scale_up_;
-  const double outside = here < size ? (size - here) / size * bytes / scale_out_ : 0;
+  const double domains = static_cast<double>(group.size) / here;
+  const double inside = (here - 1) / here * bytes / scale_up_;
+  // Of `copies` random domains so many are different; one of them is the sender's own.
+  const double reached = domains * (1 - std::pow(1 - 1 / domains, copies));
+  const double outside = domains > 1 ? reached * (domains - 1) / domains * bytes / copies / scale_out_ : 0;
   // Both tiers work at the same time.
-  return std::max(inside, outside) + (here < size ? out_latency_ : up_latency_);
+  return std::max(inside, outside) + (domains > 1 ? out_latency_ : up_latency_);
 }
 
 double Network::transfer(double bytes, const Group& group) const {

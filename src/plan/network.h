@@ -26,8 +26,10 @@ class Network {
 
   /// Seconds. `bytes`: of the whole buffer, which all_gather ends with and reduce_scatter starts from.
   double seconds(Collective collective, double bytes, const Group& group) const;
-  /// Each rank sends `bytes` in all, evenly to the others of the group.
-  double all_to_all(double bytes, const Group& group) const;
+  /// Each rank sends `bytes` in all, evenly to the others of the group: `copies` of each token. A token crosses to
+  /// another domain once, however many of its copies are for it, and is copied on there (DeepSeek-V3, arXiv:2412.19437,
+  /// section 3.2.2; DeepEP).
+  double all_to_all(double bytes, double copies, const Group& group) const;
   /// One rank to the next of its group. A single transfer uses one link or port.
   double transfer(double bytes, const Group& group) const;
   /// Ranks of the group in one domain.

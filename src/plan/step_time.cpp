@@ -226,9 +226,10 @@ class Clock {
   double expert_exchange() const {
     if (layout_.expert == 1 || options_.off[index(Term::expert)]) return 0;
     const double tokens = rank_tokens(job_, layout_) / static_cast<double>(layout_.sequence_split());
-    const double bytes = element_ * tokens * static_cast<double>(job_.shape.experts.active) *
-                         static_cast<double>(job_.shape.decoder.hidden) * job_.expert_imbalance;
-    return 2 * network_.all_to_all(bytes, expert_);
+    const auto copies = static_cast<double>(job_.shape.experts.active);
+    const double bytes =
+        element_ * tokens * copies * static_cast<double>(job_.shape.decoder.hidden) * job_.expert_imbalance;
+    return 2 * network_.all_to_all(bytes, copies, expert_);
   }
 
   const Job& job_;

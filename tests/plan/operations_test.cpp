@@ -102,6 +102,11 @@ TEST(Network, RingsAndTiers) {
   EXPECT_DOUBLE_EQ(network.seconds(Collective::all_reduce, bytes, {4, 8}), 2 * 3.0 / 4 * bytes / 25e9);
   EXPECT_EQ(network.seconds(Collective::all_reduce, bytes, {1, 1}), 0);
   EXPECT_DOUBLE_EQ(network.transfer(bytes, {2, 8}), bytes / 25e9);
+  // Within a domain all but a rank's own part; with one copy a token over two domains half of all crosses; with eight
+  // copies nearly every token has one for the other domain, and crosses once.
+  EXPECT_DOUBLE_EQ(network.all_to_all(bytes, 2, {8, 1}), 7.0 / 8 * bytes / 300e9);
+  EXPECT_DOUBLE_EQ(network.all_to_all(bytes, 1, {16, 1}), bytes / 2 / 25e9);
+  EXPECT_DOUBLE_EQ(network.all_to_all(bytes, 8, {16, 1}), 2 * (1 - 1.0 / 256) / 2 * bytes / 8 / 25e9);
 }
 
 }  // namespace
