@@ -17,6 +17,7 @@
 #include "cli/commands.h"
 #include "cli/plan_report.h"
 #include "cli/plan_rows.h"
+#include "plan/calibration.h"
 #include "plan/trainer_job.h"
 
 namespace trireme::cli {
@@ -33,7 +34,7 @@ struct Options {
   plan::SearchSpace space;
   bool search = false, json_output = false, list = false;
   size_t top = 5;
-  std::string write, rows;
+  std::string write, rows, calibrate;
   RowsOptions rows_options;
   plan::Budget budget;
   std::optional<double> price, power, gpu_mtbf_hours;
@@ -155,6 +156,21 @@ struct Task {
   std::vector<std::string> assumed;
 };
 
+/// Constants that fit the measured runs of the job's accelerator and precision.
+void calibrate_for(Task& task, const std::string& file) {
+  std::vector<plan::PublishedRun> runs = plan::read_published_runs(file);
+  std::erase_if(runs, [&](const plan::PublishedRun& run) {
+    return run.job.accelerator.name != task.job.accelerator.name || run.job.precision != task.job.precision;
+  });
+  const plan::Calibration fitted = plan::calibrate(runs, task.job.constants);
+  if (fitted.rows == 0)
+    throw_input("{} has no run that can be planned on {} in {}; --constant sets constants by hand", file,
+                task.job.accelerator.name, name_of(task.job.precision));
+  task.job.constants = fitted.constants;
+  task.assumed.push_back(fmt::format("constants fitted to {} runs of {}: mean error on them {:.1f} %", fitted.rows,
+                                     file, 100 * fitted.mean_error));
+}
+
 Task make_task(const Options& options) {
   Task task;
   plan::Accelerator accelerator = plan::accelerator(options.hardware);
@@ -176,6 +192,7 @@ Task make_task(const Options& options) {
     if (!options.global_batch)
       task.assumed.emplace_back("--global-batch is not given: 4 Mi tokens, or 1024 a GPU where that is more");
   }
+  if (!options.calibrate.empty()) calibrate_for(task, options.calibrate);
   set_constants(task.job.constants, options.constants);
   return task;
 }
@@ -336,6 +353,8 @@ void add_plan(CLI::App& app) {
   command->add_option("--top", options->top, "Layouts that are listed")->check(CLI::Range(1, 1000));
   command->add_option("--hardware-value", options->hardware_values, "KEY=NUMBER in place of the catalogue's");
   command->add_option("--constant", options->constants, "KEY=NUMBER of the model of time, such as matmul_share=0.6");
+  command->add_option("--calibrate", options->calibrate,
+                      "Fit the four constants to a table's runs on this accelerator (docs/plan.md)");
   command->add_option("--write", options->write,
                       "A config file with the fastest layout that `trireme train` runs today");
   command->add_flag("--json", options->json_output, "Print JSON for programs");

@@ -195,6 +195,22 @@ TEST(PlanCommand, ScoresATableOfMeasuredRuns) {
   EXPECT_EQ(plan({"--rows", "nowhere.tsv"}).code, 2);
 }
 
+TEST(PlanCommand, CalibratesToRunsOfTheSameAccelerator) {
+  const std::string table = source("tests/plan/data/vtrain.tsv").string();
+  const std::vector<std::string> words = {"--model",        "gpt3-175b", "--gpus",      "64",
+                                          "--global-batch", "64",        "--precision", "fp16",
+                                          "--calibrate",    table,       "--json",      "--hardware"};
+  std::vector<std::string> a100 = words, h100 = words;
+  a100.emplace_back("a100");
+  h100.emplace_back("h100-sxm");
+  const Outcome fitted = plan(a100);
+  ASSERT_EQ(fitted.code, 0) << fitted.error;
+  const json result = json::parse(fitted.out);
+  EXPECT_NEAR(result["constants"]["matmul_share"].get<double>(), 0.78, 0.03);
+  EXPECT_THAT(result["assumed"].dump(), HasSubstr("fitted to 55 runs"));
+  EXPECT_THAT(plan(h100).error, HasSubstr("has no run that can be planned on H100-80GB-SXM in fp16"));
+}
+
 TEST(PlanCommand, ListsModelsAndHardware) {
   const Outcome outcome = plan({"--list"});
   EXPECT_EQ(outcome.code, 0);

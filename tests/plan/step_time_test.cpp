@@ -75,6 +75,28 @@ TEST(StepTime, FullyShardedRunsBeatOneMfuForAll) {
     ASSERT_GE(same.size(), 30u);
     const Score result = summarize(score_leaving_model_out(same));
     EXPECT_LT(result.mean, 0.10);
+    EXPECT_LT(result.mean, best_constant_mfu_error(same));
+  }
+}
+
+TEST(StepTime, MegatronBridgesDenseAndExpertRuns) {
+  // NVIDIA-NeMo/Megatron-Bridge docs/performance-summary: Llama 3 8B to 405B and DeepSeek-V3 with experts on 32 to 64
+  // ranks, fp8; each model left out of the fit.
+  const std::vector<PublishedRun> runs = rows("megatron_bridge.tsv");
+  const struct {
+    const char* gpu;
+    size_t rows;
+    double mean;
+  } bars[] = {{"H100-80GB-SXM", 8, 0.03}, {"GB200-NVL72", 11, 0.12}, {"GB300-NVL72", 15, 0.20}};
+  for (const auto& bar : bars) {
+    SCOPED_TRACE(bar.gpu);
+    std::vector<PublishedRun> same;
+    for (const PublishedRun& run : runs) {
+      if (run.job.accelerator.name == bar.gpu && run.job.precision == Precision::fp8) same.push_back(run);
+    }
+    const std::vector<ScoredRun> scored = score_leaving_model_out(same);
+    ASSERT_EQ(scored.size(), bar.rows);
+    EXPECT_LT(summarize(scored).mean, bar.mean) << worst(scored);
   }
 }
 
