@@ -9,11 +9,18 @@ namespace {
 
 using nlohmann::json;
 
+json terms_json(const plan::Terms& terms) {
+  json result;
+  for (size_t i = 0; i < plan::kTerms; ++i) result[std::string(name_of(static_cast<plan::Term>(i)))] = terms[i];
+  return result;
+}
+
 json candidate_json(const plan::Candidate& candidate) {
   return {{"layout", to_json(candidate.layout)},
           {"step_time_s", candidate.seconds},
           {"memory_bytes", candidate.bytes},
-          {"verdict", name_of(candidate.verdict)}};
+          {"verdict", name_of(candidate.verdict)},
+          {"time_s", terms_json(candidate.terms)}};
 }
 
 json candidates(const std::vector<plan::Candidate>& list) {
@@ -81,8 +88,7 @@ json to_json(const PlanReport& report) {
                  {"goodput", report.goodput}};
   for (const plan::MemoryItem& item : report.memory.most().items)
     result["memory"].push_back({{"purpose", item.purpose}, {"bytes", item.bytes}, {"how", item.how}});
-  for (size_t i = 0; i < plan::kTerms; ++i)
-    result["time_s"][std::string(name_of(static_cast<plan::Term>(i)))] = report.time.terms[i];
+  result["time_s"] = terms_json(report.time.terms);
   const plan::Constants& c = job.constants;
   result["constants"] = {{"matmul_share", plan::matmul_rate(job) / plan::peak_rate(job)},
                          {"memory_share", c.memory_share},

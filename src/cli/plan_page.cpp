@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "cli/plan_report.h"
@@ -121,13 +123,28 @@ void add_time(Page& page, const PlanReport& report) {
                c.kernel_gap_us);
 }
 
+/// The two terms that are not the model's own products and take most.
+std::string losses(const plan::Candidate& candidate) {
+  std::vector<std::pair<double, plan::Term>> terms;
+  for (size_t i = 0; i < plan::kTerms; ++i) {
+    const auto term = static_cast<plan::Term>(i);
+    if (term != plan::Term::products && term != plan::Term::attention && candidate.terms[i] > 0)
+      terms.emplace_back(candidate.terms[i] / candidate.seconds, term);
+  }
+  std::ranges::sort(terms, std::ranges::greater{});
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(terms.size(), 2); ++i)
+    text += fmt::format("{}{} {}", i == 0 ? "" : ", ", name_of(terms[i].second), percent(terms[i].first, 0));
+  return text;
+}
+
 void add_search(Page& page, const PlanReport& report) {
   if (!report.search) return;
   const plan::SearchResult& found = *report.search;
   page.section("Search", "{} legal layouts, {} simulated", thousands(found.legal), thousands(found.simulated));
   for (const plan::Candidate& candidate : found.best)
-    page.line("  {:>8}  {:>9}  {:<5}  {}", span(candidate.seconds), bytes(candidate.bytes), name_of(candidate.verdict),
-              to_text(candidate.layout));
+    page.line("  {:>8}  {:>9}  {:<5}  {}; {}", span(candidate.seconds), bytes(candidate.bytes),
+              name_of(candidate.verdict), to_text(candidate.layout), losses(candidate));
   if (report.faster)
     page.line("without what was kept, {} layout{} that fit{} are faster than the first", thousands(*report.faster),
               *report.faster == 1 ? "" : "s", *report.faster == 1 ? "s" : "");

@@ -116,7 +116,7 @@ SearchResult search(const Job& job, const SearchSpace& space, size_t top, bool p
   each_layout(job, space, [&](const Layout& layout) {
     if (is_idle(job, layout, space)) return;
     ++result.legal;
-    open.push_back({layout, step_time(job, layout, bound).seconds, 0, Verdict::fits});
+    open.push_back({layout, step_time(job, layout, bound).seconds, 0, Verdict::fits, {}});
   });
   std::ranges::stable_sort(open, {}, &Candidate::seconds);
 
@@ -131,7 +131,9 @@ SearchResult search(const Job& job, const SearchSpace& space, size_t top, bool p
       if (!result.smallest || candidate.bytes < result.smallest->bytes) result.smallest = candidate;
       continue;
     }
-    candidate.seconds = step_time(job, candidate.layout).seconds;
+    const StepTime time = step_time(job, candidate.layout);
+    candidate.seconds = time.seconds;
+    candidate.terms = time.terms;
     ++result.simulated;
     simulated.push_back(candidate);
     keep(result.best, candidate, top);

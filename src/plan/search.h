@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "plan/memory.h"
+#include "plan/step_time.h"
 
 namespace trireme::plan {
 
@@ -32,6 +33,7 @@ struct Candidate {
   double seconds = 0;  ///< a step
   double bytes = 0;    ///< of the fullest rank
   Verdict verdict = Verdict::fits;
+  Terms terms{};  ///< seconds, as in StepTime
 };
 
 struct SearchResult {
