@@ -194,6 +194,8 @@ Task make_task(const Options& options) {
   }
   if (!options.calibrate.empty()) calibrate_for(task, options.calibrate);
   set_constants(task.job.constants, options.constants);
+  std::vector<std::string> faults = job_faults(task.job);
+  if (!faults.empty()) throw InputError(faults);
   return task;
 }
 

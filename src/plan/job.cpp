@@ -66,9 +66,12 @@ void expert_faults(const Job& job, const Layout& layout, std::vector<std::string
 }
 
 void pipeline_faults(const Job& job, const Layout& layout, std::vector<std::string>& faults) {
-  if (layout.stages() > job.shape.decoder.layers)
-    faults.push_back(fmt::format("pipeline x virtual stages = {} x {} = {} is more than model.layers = {}",
-                                 layout.pipeline, layout.virtual_stages, layout.stages(), job.shape.decoder.layers));
+  const int64_t layers = job.shape.decoder.layers;
+  const int64_t most = layout.virtual_stages > 1 ? layers + 2 : layers;
+  if (layout.stages() > most)
+    faults.push_back(fmt::format("pipeline x virtual stages = {} x {} = {} is more than model.layers = {}{}",
+                                 layout.pipeline, layout.virtual_stages, layout.stages(), layers,
+                                 most > layers ? " with one stage each for embedding and head" : ""));
   const bool interleaved = layout.schedule == PipelineSchedule::interleaved;
   if (interleaved != (layout.virtual_stages > 1) || (interleaved && layout.pipeline == 1))
     faults.push_back(
@@ -105,6 +108,29 @@ std::string to_text(const Layout& layout) {
   text += fmt::format(", recompute {}, shard {}", config::name_of(layout.recompute), name_of(layout.shard));
   if (layout.tensor > 1 && !layout.sequence_parallel) text += ", no sequence parallelism";
   return text;
+}
+
+std::vector<std::string> job_faults(const Job& job) {
+  std::vector<std::string> faults = describe::work_shape_faults(job.shape);
+  const describe::ModelShape& d = job.shape.decoder;
+  const Accelerator& a = job.accelerator;
+  if (d.is_gpt() && job.seq_len > d.max_seq_len)
+    faults.push_back(fmt::format("sequences of {} tokens are longer than the {} learned positions of {}", job.seq_len,
+                                 d.max_seq_len, job.shape.name));
+  if (job.precision == Precision::fp8 && a.fp8_tflops <= 0)
+    faults.push_back(fmt::format("{} has no fp8 products; bf16 works", a.name));
+  if (static_cast<double>(job.gpus) > a.scale_up_domain && a.scale_out_gbs <= 0)
+    faults.push_back(
+        fmt::format("{} of {} need a network between domains of {}, and its bandwidth is not known; give "
+                    "it as scale_out_gbs",
+                    job.gpus, a.name, a.scale_up_domain));
+  for (const auto& [name, value] : {std::pair("bf16_tflops", a.bf16_tflops),
+                                    {"memory_gib", a.memory_gib},
+                                    {"memory_gbs", a.memory_gbs},
+                                    {"scale_up_gbs", a.scale_up_gbs}}) {
+    if (value <= 0) faults.push_back(fmt::format("{} of {} is {}; it has to be above 0", name, a.name, value));
+  }
+  return faults;
 }
 
 std::vector<std::string> layout_faults(const Job& job, const Layout& layout) {

@@ -87,6 +87,9 @@ struct Layout {
 /// "tensor 8 x pipeline 16 x data 128, micro-batch 1, 1f1b, recompute none, shard none"
 std::string to_text(const Layout& layout);
 
+/// What keeps the job from being planned, whatever the layout: the model's shape, numbers that the accelerator lacks.
+std::vector<std::string> job_faults(const Job& job);
+
 /// Why the layout cannot run the job; each fault has both numbers and what works. Empty: it can.
 std::vector<std::string> layout_faults(const Job& job, const Layout& layout);
 

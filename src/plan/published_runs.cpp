@@ -177,7 +177,7 @@ void fill(const Row& row, PublishedRun& run) {
     if (rate > 0)
       run.step_s = static_cast<double>(job.global_batch * job.seq_len) / (rate * static_cast<double>(job.gpus));
   }
-  std::vector<std::string> faults = describe::work_shape_faults(job.shape);
+  std::vector<std::string> faults = job_faults(job);
   for (std::string& fault : layout_faults(job, run.layout)) faults.push_back(std::move(fault));
   if (!faults.empty()) throw Skip{faults.front()};
 }

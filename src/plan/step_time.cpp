@@ -36,7 +36,8 @@ class Clock {
       : job_(job), layout_(layout), options_(options), network_(job) {
     const Constants& c = job.constants;
     rate_ = matmul_rate(job);
-    bf16_rate_ = job.precision == Precision::fp8 ? rate_ * peak(Precision::bf16) / peak(Precision::fp8) : rate_;
+    bf16_rate_ =
+        job.precision == Precision::fp8 ? rate_ * job.accelerator.bf16_tflops / job.accelerator.fp8_tflops : rate_;
     memory_ = job.accelerator.memory_gbs * 1e9 * c.memory_share;
     gap_ = c.kernel_gap_us * 1e-6;
     host_ = c.host_us * 1e-6;
@@ -45,7 +46,9 @@ class Clock {
     context_ = {layout.context, layout.tensor};
     data_ = {layout.data * layout.context, layout.tensor};
     expert_ = {layout.expert, 1};
-    pipeline_ = {layout.pipeline, layout.tensor * layout.context * layout.data};
+    const int64_t stage = layout.tensor * layout.context * layout.data;
+    expert_copies_ = {std::max<int64_t>(stage / layout.expert, 1), layout.expert};
+    pipeline_ = {layout.pipeline, stage};
   }
 
   Passes block(bool experts) const {
@@ -124,11 +127,14 @@ class Clock {
   /// for the step.
   bool exchanges_each_pass() const { return layout_.shard >= Shard::gradients && data_.size > 1; }
 
-  void add_exchange(Passes& stage, double weights) const {
+  void add_exchange(Passes& stage, const StageParameters& parameters) const {
     const double element = static_cast<double>(job_.gradient_bytes);
-    const double scatter = network_.seconds(Collective::reduce_scatter, element * weights, data_);
     const bool gathers = layout_.shard == Shard::parameters && layout_.pipeline == 1;
-    const double gather = gathers ? network_.seconds(Collective::all_gather, 2 * weights, data_) : 0;
+    double gather = 0, scatter = 0;
+    for (const auto& [weights, group] : {std::pair(parameters.dense, data_), {parameters.experts, expert_copies_}}) {
+      scatter += network_.seconds(Collective::reduce_scatter, element * weights, group);
+      if (gathers) gather += network_.seconds(Collective::all_gather, 2 * weights, group);
+    }
     beside(stage.forward, gather);
     beside(stage.backward, gather + scatter);
   }
@@ -136,17 +142,13 @@ class Clock {
   double gradients(const StageParameters& parameters, double backward, double units) const {
     if (options_.off[index(Term::gradients)]) return 0;
     const double element = static_cast<double>(job_.gradient_bytes);
-    const auto exchange = [&](double elements, const Group& group, bool reduced) {
+    const auto exchange = [&](double elements, const Group& group) {
       if (layout_.shard == Shard::none) return network_.seconds(Collective::all_reduce, element * elements, group);
       const double scatter = network_.seconds(Collective::reduce_scatter, element * elements, group);
-      return (reduced ? 0 : scatter) + network_.seconds(Collective::all_gather, 2 * elements, group);
+      return (exchanges_each_pass() ? 0 : scatter) + network_.seconds(Collective::all_gather, 2 * elements, group);
     };
     const bool whole = layout_.shard == Shard::parameters && layout_.pipeline == 1;
-    double seconds = whole ? 0 : exchange(parameters.dense, data_, exchanges_each_pass());
-    if (job_.shape.has_experts()) {
-      const int64_t copies = layout_.tensor * layout_.context * layout_.data / layout_.expert;
-      seconds += exchange(parameters.experts, {copies, layout_.expert}, false);
-    }
+    double seconds = whole ? 0 : exchange(parameters.dense, data_) + exchange(parameters.experts, expert_copies_);
     if (job_.overlap_gradients) {
       // The last unit's gradients come when backward is over.
       const double last = seconds / units;
@@ -166,12 +168,6 @@ class Clock {
   }
 
  private:
-  double peak(Precision precision) const {
-    Job other = job_;
-    other.precision = precision;
-    return peak_rate(other);
-  }
-
   double product(double m, double n, double k, double batch, double rate, bool low) const {
     const auto filled = [](double size, double tile) { return size / (tile * std::ceil(size / tile)); };
     const double flops = 2 * m * n * k * batch / (filled(m, 128) * filled(n, 128) * filled(k, 64));
@@ -237,7 +233,7 @@ class Clock {
   const StepOptions& options_;
   Network network_;
   double rate_ = 0, bf16_rate_ = 0, memory_ = 0, gap_ = 0, host_ = 0, element_ = 2;
-  Group tensor_, context_, data_, expert_, pipeline_;
+  Group tensor_, context_, data_, expert_, expert_copies_, pipeline_;
 };
 
 struct Stages {
@@ -273,8 +269,7 @@ Stages make_stages(const Job& job, const Layout& layout, const Clock& clock) {
         around(clock.compute(head_operations(job, layout)));
       }
     }
-    if (clock.exchanges_each_pass())
-      clock.add_exchange(stage, stage_parameters(job, layout, static_cast<int64_t>(s)).dense);
+    if (clock.exchanges_each_pass()) clock.add_exchange(stage, stage_parameters(job, layout, static_cast<int64_t>(s)));
     stages.times.forward.push_back(sum(stage.forward));
     stages.times.backward.push_back(sum(stage.backward));
     stages.passes.push_back(stage);

@@ -161,6 +161,8 @@ TEST(PlanCommand, AllFaultsAtOnceInTheUsersWords) {
       {{"--model", "llama3-8b", "--hardware", "h100-sxm", "--gpus", "8", "--price", "2", "--fit", "--search",
         "--restart-seconds", "9"},
        {"--price needs --tokens", "--fit needs --rows", "--search is what", "--restart-seconds needs --gpu-mtbf"}},
+      {{"--model", "gpt2", "--hardware", "l4", "--gpus", "64", "--seq-len", "4096", "--hardware-value", "memory_gbs=0"},
+       {"longer than the 1024 learned positions", "scale_out_gbs", "memory_gbs of L4 is 0"}},
       {{"--list", "--gpus", "8"}, {"--gpus says nothing to --list"}},
   };
   for (const auto& row : rows) {
