@@ -107,6 +107,10 @@ json to_json(const PlanReport& report) {
                         {"best", candidates(report.search->best)},
                         {"pareto", candidates(report.search->pareto)}};
   }
+  if (report.megatron)
+    result["megatron_memory_bytes"] = {{"weights_and_optimizer", report.megatron->weights_and_optimizer},
+                                       {"activations", report.megatron->activations}};
+  if (report.spare_machines) result["spare_machines"] = *report.spare_machines;
   if (report.faster) result["faster_layouts"] = *report.faster;
   if (report.failures) {
     result["failures"] = {{"mean_time_between_s", report.failures->mean_time_between_s},

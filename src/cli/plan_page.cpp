@@ -89,6 +89,9 @@ void add_memory(Page& page, const PlanReport& report) {
   }
   page.line("below {:.0f} % fits, to {:.0f} % is tight (Fujii et al., arXiv:2411.06465)", 100 * plan::kFits,
             100 * plan::kTight);
+  if (report.megatron)
+    page.line("Megatron-LM's own estimate, without buffers and overhead: {} weights and optimizer, {} activations",
+              bytes(report.megatron->weights_and_optimizer), bytes(report.megatron->activations));
   if (report.fits()) return;
   page.line("what breaks it: {}", report.memory.breaks);
   for (const plan::Remedy& remedy : report.remedies)
@@ -98,6 +101,13 @@ void add_memory(Page& page, const PlanReport& report) {
 }
 
 void add_time(Page& page, const PlanReport& report) {
+  const plan::Job& job = report.job;
+  const auto flops = [&](plan::FlopConvention convention) {
+    return plan::flops_per_token(job.shape, job.seq_len, convention);
+  };
+  page.section("Compute", "FLOPs a token, forward and backward: 6ND {:.4g}, PaLM {:.4g}, PaLM causal {:.4g}",
+               flops(plan::FlopConvention::six_n), flops(plan::FlopConvention::palm),
+               flops(plan::FlopConvention::palm_causal));
   const plan::StepTime& time = report.time;
   page.section("Step", "{}, {} tokens/s a GPU, MFU {}, HFU {}", span(time.seconds),
                short_number(time.tokens_per_second_gpu), percent(time.mfu), percent(time.hfu));
@@ -157,6 +167,11 @@ void add_run(Page& page, const PlanReport& report) {
                  short_duration(f.restart_s), short_duration(f.checkpoint_s));
     page.line("a checkpoint every {} of work (Daly, 2006; Young, 1974: {}) leaves {} of the time",
               short_duration(report.interval_s), short_duration(plan::young_interval_s(f)), percent(report.goodput));
+    page.line("{}", f.shape == 1 ? "exponential lifetimes: tau / (M e^(R/M) (e^((tau+d)/M) - 1))"
+                                 : fmt::format("Weibull lifetimes of shape {}, by simulation", f.shape));
+    if (report.spare_machines)
+      page.line("{} spare machine{} are enough for 99 % of the time", thousands(*report.spare_machines),
+                *report.spare_machines == 1 ? "" : "s");
   }
   if (!report.campaign) return;
   const plan::Campaign& run = *report.campaign;

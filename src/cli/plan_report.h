@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plan/campaign.h"
+#include "plan/megatron_memory.h"
 #include "plan/memory.h"
 #include "plan/reliability.h"
 #include "plan/search.h"
@@ -20,14 +21,16 @@ struct PlanReport {
   plan::MemoryPlan memory;
   plan::StepTime time;
   std::vector<plan::WhatIf> what_if;
-  std::vector<plan::Remedy> remedies;        ///< where it does not fit
-  std::optional<plan::SearchResult> search;  ///< where layouts were searched
-  std::optional<int64_t> faster;             ///< where axes were kept: layouts that fit and are faster without that
-  std::vector<std::string> missing;          ///< options that the trainer does not have yet
-  std::vector<std::string> assumed;          ///< defaults that were taken, in words
+  std::optional<plan::MegatronMemory> megatron;  ///< where it was asked for
+  std::vector<plan::Remedy> remedies;            ///< where it does not fit
+  std::optional<plan::SearchResult> search;      ///< where layouts were searched
+  std::optional<int64_t> faster;                 ///< where axes were kept: layouts that fit and are faster without that
+  std::vector<std::string> missing;              ///< options that the trainer does not have yet
+  std::vector<std::string> assumed;              ///< defaults that were taken, in words
   std::optional<plan::Failures> failures;
   double interval_s = 0;  ///< between checkpoints, with failures
   double goodput = 1;
+  std::optional<int64_t> spare_machines;  ///< where the time of repair was given
   std::optional<plan::Campaign> campaign;
   plan::Prices prices;
 

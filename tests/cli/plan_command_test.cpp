@@ -4,7 +4,9 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,11 @@ Outcome plan(std::vector<std::string> words) {
   }
   outcome.out = testing::internal::GetCapturedStdout();
   return outcome;
+}
+
+std::vector<std::string> words(const std::string& line) {
+  std::istringstream stream(line);
+  return {std::istream_iterator<std::string>(stream), {}};
 }
 
 std::filesystem::path source(const char* file) { return std::filesystem::path(TRIREME_SOURCE_DIR) / file; }
@@ -182,6 +189,19 @@ TEST(PlanCommand, DaysMoneyAndFailures) {
   EXPECT_NEAR(result["goodput"].get<double>(), 0.904, 0.002);
   EXPECT_NEAR(result["run"]["usd"].get<double>(), 2 * result["run"]["gpu_hours"].get<double>(), 1);
   EXPECT_GT(result["run"]["tonnes_co2"].get<double>(), 0);
+}
+
+TEST(PlanCommand, OtherConventionsWhenAsked) {
+  const Outcome outcome =
+      plan(words("--model llama3-8b --hardware h100-sxm --gpus 8 --seq-len 8192 --global-batch 8 --tensor 1 "
+                 "--pipeline 1 --context 1 --shard optimizer --micro-batch 1 --recompute none "
+                 "--megatron-memory --gpu-mtbf-hours 24000 --failure-shape 0.7 --repair-hours 48 --json"));
+  const json result = json::parse(outcome.out);
+  // theoretical_memory_usage.py: 57436.9 and 36936.1 MiB.
+  EXPECT_NEAR(result["megatron_memory_bytes"]["weights_and_optimizer"].get<double>() / 1048576, 57436.9, 0.6);
+  EXPECT_NEAR(result["megatron_memory_bytes"]["activations"].get<double>() / 1048576, 36936.1, 0.6);
+  EXPECT_EQ(result["spare_machines"], 1);
+  EXPECT_GT(result["goodput"].get<double>(), 0.9);
 }
 
 TEST(PlanCommand, ScoresATableOfMeasuredRuns) {
