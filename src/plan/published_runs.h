@@ -37,7 +37,7 @@ struct PublishedRun {
 std::vector<PublishedRun> read_published_runs(const std::filesystem::path& path);
 
 struct ScoredRun {
-  const PublishedRun* run = nullptr;
+  const PublishedRun* run = nullptr;  ///< one of those that were scored, which have to outlive this
   double predicted_s = 0;
   double error = 0;  ///< predicted / measured - 1
 };
