@@ -49,6 +49,7 @@ void add_commands(CLI::App& app) {
   add_convert(app);
   add_inspect(app);
   add_report(app);
+  add_plan(app);
   add_bench(app);
   add_config(app);
 }

@@ -19,6 +19,7 @@ void add_eval(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_report(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_config(CLI::App& app);
 

@@ -1,0 +1,205 @@
+#include "plan/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "plan/operations.h"
+#include "plan/stage_parameters.h"
+
+namespace trireme::plan {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+// What a process has before the first tensor: context 0.3 to 0.5 GiB and the libraries' code and work spaces.
+constexpr double kLibraries = 1.5 * kGiB;
+// A communicator's buffers (Fujii et al.'s estimator adds the same).
+constexpr double kCommunicator = 0.5 * kGiB;
+// Of what comes and goes in a step: sizes are rounded, and free pieces do not fit the next request.
+constexpr double kFragments = 0.06;
+
+/// What a pipeline rank holds, summed over its chunks.
+struct Held {
+  StageParameters parameters;
+  double kept_a_pass = 0;  ///< mean of the chunks, bytes of one micro-batch
+  double whole_block = 0;  ///< the largest block with nothing recomputed
+  double block_kept = 0;   ///< the same as it is kept
+};
+
+Held held_by(const Job& job, const Layout& layout, int64_t rank) {
+  const auto dense_ops = block_operations(job, layout, false);
+  const double dense = kept_bytes(job, layout, dense_ops), dense_whole = total(dense_ops).saved;
+  double experts = 0, experts_whole = 0;
+  if (job.shape.has_experts()) {
+    const auto ops = block_operations(job, layout, true);
+    experts = kept_bytes(job, layout, ops);
+    experts_whole = total(ops).saved;
+  }
+  const std::vector<int64_t> layers = stage_layers(job.shape.decoder.layers, layout.stages());
+  Held held;
+  for (int64_t stage = 0, first = 0; stage < layout.stages(); first += layers[static_cast<size_t>(stage)], ++stage) {
+    if (stage % layout.pipeline != rank) continue;
+    held.parameters += stage_parameters(job, layout, stage);
+    const int64_t here = layers[static_cast<size_t>(stage)];
+    const int64_t plain = dense_layers(job, first, here);
+    held.kept_a_pass += static_cast<double>(plain) * dense + static_cast<double>(here - plain) * experts;
+    if (plain > 0) held.whole_block = std::max(held.whole_block, dense_whole), held.block_kept = dense;
+    if (here > plain) held.whole_block = std::max(held.whole_block, experts_whole), held.block_kept = experts;
+  }
+  held.kept_a_pass /= static_cast<double>(layout.virtual_stages);
+  return held;
+}
+
+double in_flight(const Job& job, const Layout& layout, int64_t rank) {
+  return static_cast<double>(describe::most_in_flight(layout.schedule, layout.pipeline, layout.virtual_stages,
+                                                      micro_batches(job, layout), rank));
+}
+
+/// Copies that share the sharded state of dense and of expert parameters.
+struct Copies {
+  double dense, experts;
+};
+Copies copies_of(const Layout& layout) {
+  return {static_cast<double>(layout.data * layout.context),
+          std::max(1.0, static_cast<double>(layout.tensor * layout.context * layout.data / layout.expert))};
+}
+
+class Lines {
+ public:
+  /// Without `words` only bytes are summed, for a search that looks at thousands of layouts.
+  Lines(RankMemory& rank, bool words) : rank_(rank), words_(words) {}
+  template <typename How>
+  void add(std::string_view purpose, double bytes, const How& how) {
+    if (bytes <= 0) return;
+    if (words_) rank_.items.push_back({purpose, bytes, how()});
+    rank_.bytes += bytes;
+  }
+
+ private:
+  RankMemory& rank_;
+  bool words_;
+};
+
+void add_states(Lines& lines, const Job& job, const Layout& layout, const StageParameters& parameters) {
+  const Copies copies = copies_of(layout);
+  const auto elements = [&](bool divided) {
+    return divided ? parameters.dense / copies.dense + parameters.experts / copies.experts : parameters.all();
+  };
+  const bool mixed = job.precision != Precision::fp32;
+  const bool whole = layout.shard == Shard::parameters;
+  const auto state = [&](std::string_view purpose, double size, bool divided) {
+    lines.add(purpose, size * elements(divided), [&] {
+      return fmt::format("{} bytes x {:.4g} parameters{}", size, elements(divided),
+                         divided ? fmt::format(", 1/{:.0f} of this rank's", copies.dense) : "");
+    });
+  };
+  // With whole sharding the master weights are the weights, and are cast as they are gathered.
+  state("weights", mixed ? (whole ? 0 : 2) : 4, whole);
+  state("gradients", static_cast<double>(job.gradient_bytes), layout.shard >= Shard::gradients);
+  if (mixed) state("master weights", 4, layout.shard >= Shard::optimizer);
+  state("moments", 8, layout.shard >= Shard::optimizer);
+  if (whole && layout.data * layout.context > 1) {
+    if (layout.pipeline > 1) {
+      lines.add("gathered weights", 2 * parameters.dense,
+                [&] { return std::string("all of the stage, for the step"); });
+    } else {
+      const double unit = parameters.largest_unit;
+      lines.add("gathered weights", (4 + 2 * static_cast<double>(job.gradient_bytes)) * unit, [&] {
+        return fmt::format("two units of {:.4g} parameters, and their gradients before they are divided", unit);
+      });
+    }
+  } else if (layout.data > 1 && layout.shard != Shard::none) {
+    lines.add("exchange buffers", 2 * static_cast<double>(job.gradient_bytes) * parameters.largest_unit,
+              [&] { return std::string("two units' gradients on the way"); });
+  }
+}
+
+RankMemory rank_memory(const Job& job, const Layout& layout, int64_t rank, bool words) {
+  RankMemory result;
+  result.pipeline_rank = rank;
+  Lines lines(result, words);
+  const Held held = held_by(job, layout, rank);
+  add_states(lines, job, layout, held.parameters);
+
+  const double passes = in_flight(job, layout, rank);
+  const double activations = held.kept_a_pass * passes;
+  lines.add("activations", activations, [&] {
+    return fmt::format("{:.4g} MiB a pass x {:.0f} in flight, recompute {}", held.kept_a_pass / 1048576, passes,
+                       config::name_of(layout.recompute));
+  });
+  double moving = activations;
+  if (layout.recompute != Recompute::none) {
+    const double again = std::max(0.0, held.whole_block - held.block_kept);
+    lines.add("recomputed block", again, [&] { return std::string("one block as backward makes it again"); });
+    moving += again;
+  }
+  if (rank + 1 == layout.pipeline) {
+    const OpTotals head = total(head_operations(job, layout));
+    const double rows = job.loss_rows > 0 ? std::min(static_cast<double>(job.loss_rows), rank_tokens(job, layout))
+                                          : rank_tokens(job, layout);
+    const double logits = rows * static_cast<double>(job.shape.decoder.vocab) / static_cast<double>(layout.tensor);
+    // Besides the fp32 logits: them in the compute type, and the gradient in both.
+    const double loss = head.saved + (job.precision == Precision::fp32 ? 4 : 8) * logits;
+    lines.add("logits and loss", loss,
+              [&] { return fmt::format("{:.0f} rows of logits, 12 bytes each, and their gradient", rows); });
+    moving += loss;
+  }
+  lines.add("fragments", kFragments * moving,
+            [&] { return fmt::format("{:.0f} % of what comes and goes", 100 * kFragments); });
+  int64_t communicators = 0;
+  for (const int64_t size : {layout.tensor, layout.context, layout.data, layout.pipeline, layout.expert})
+    communicators += size > 1 ? 1 : 0;
+  lines.add("communicators", kCommunicator * static_cast<double>(communicators),
+            [&] { return fmt::format("0.5 GiB x {} axes", communicators); });
+  lines.add("context and libraries", kLibraries, [&] { return std::string("1.5 GiB, before the first tensor"); });
+  return result;
+}
+
+}  // namespace
+
+std::string_view name_of(Verdict verdict) {
+  return verdict == Verdict::fits ? "fits" : verdict == Verdict::tight ? "tight" : "does not fit";
+}
+
+Verdict verdict_on(double bytes, const Job& job) {
+  const double share = bytes / (job.accelerator.memory_gib * kGiB);
+  return share < kFits ? Verdict::fits : share <= kTight ? Verdict::tight : Verdict::does_not_fit;
+}
+
+double activation_bytes(const Job& job, const Layout& layout, int64_t pipeline_rank) {
+  const double passes = in_flight(job, layout, pipeline_rank);
+  return held_by(job, layout, pipeline_rank).kept_a_pass * passes;
+}
+
+MemoryPlan memory_plan(const Job& job, const Layout& layout) {
+  MemoryPlan plan;
+  plan.capacity = job.accelerator.memory_gib * kGiB;
+  for (int64_t rank = 0; rank < layout.pipeline; ++rank) {
+    plan.ranks.push_back(rank_memory(job, layout, rank, true));
+    if (plan.ranks.back().bytes > plan.most().bytes) plan.fullest = static_cast<size_t>(rank);
+  }
+  plan.verdict = verdict_on(plan.most().bytes, job);
+  plan.breaks = std::ranges::max_element(plan.most().items, {}, &MemoryItem::bytes)->purpose;
+  return plan;
+}
+
+double most_bytes(const Job& job, const Layout& layout) {
+  // The first rank keeps the most passes, the last has the logits, and a rank of the middle may have a layer more; with
+  // experts the first blocks are smaller, and any rank may be the fullest.
+  double most = 0;
+  for (int64_t rank = 0; rank < layout.pipeline; ++rank) {
+    const bool candidate = job.shape.has_experts() || rank < 2 || rank + 1 == layout.pipeline;
+    if (candidate) most = std::max(most, rank_memory(job, layout, rank, false).bytes);
+  }
+  return most;
+}
+
+double zero_state_bytes(double parameters, double ranks, Shard level) {
+  const double divided = level == Shard::none        ? 0
+                         : level == Shard::optimizer ? 12
+                         : level == Shard::gradients ? 14
+                                                     : 16;
+  return parameters * (16 - divided + divided / ranks);
+}
+
+}  // namespace trireme::plan

@@ -1,0 +1,96 @@
+#include "plan/trainer_job.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "describe/architecture.h"
+
+namespace trireme::plan {
+namespace {
+
+Precision precision_of(config::Precision precision, std::vector<std::string>& faults) {
+  switch (precision) {
+    case config::Precision::bf16:
+      return Precision::bf16;
+    case config::Precision::fp16:
+      return Precision::fp16;
+    case config::Precision::fp32:
+      return Precision::fp32;
+    case config::Precision::fp64:
+      faults.emplace_back(
+          "train.precision = \"fp64\" is not planned: accelerators' rates in it are not in the "
+          "catalogue; bf16, fp16 and fp32 are");
+  }
+  return Precision::fp32;
+}
+
+}  // namespace
+
+TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& accelerator) {
+  const int64_t accumulation = config::resolve_world(config, gpus);
+  std::vector<std::string> faults;
+  TrainerJob result;
+  Job& job = result.job;
+  job.precision = precision_of(config.train.precision, faults);
+  if (describe::registered_architecture(config.model.architecture) != nullptr)
+    faults.push_back(
+        fmt::format("model.architecture = \"{}\" is registered by this program, and its operations are not "
+                    "known; llama and gpt are planned",
+                    config.model.architecture));
+  if (config.train.activation_offload != config::ActivationOffload::none)
+    faults.push_back(fmt::format("train.activation_offload = \"{}\" is not planned; \"none\" is",
+                                 config::name_of(config.train.activation_offload)));
+  if (!faults.empty()) throw InputError(faults);
+  job.shape.decoder = config.model;
+  job.shape.name = config.model.preset.empty() ? config.model.architecture : config.model.preset;
+  job.seq_len = config.train.seq_len;
+  job.global_batch = config.train.global_batch_size;
+  job.gpus = gpus;
+  job.selective = Selective::cheap;
+  job.loss_rows = describe::loss_rows_per_chunk(config.train.micro_batch_size * job.seq_len, config.model.vocab,
+                                                job.precision == Precision::fp32 ? 4 : 2);
+  job.accelerator = accelerator;
+  result.layout.data = gpus;
+  result.layout.micro_batch = config.train.micro_batch_size;
+  result.layout.recompute = config.train.recompute;
+  TRIREME_CHECK(micro_batches(job, result.layout) == accumulation, "{} and {} micro-batches",
+                micro_batches(job, result.layout), accumulation);
+  return result;
+}
+
+std::vector<std::string> missing_in_trainer(const Layout& layout) {
+  std::vector<std::string> missing;
+  for (const auto& [key, size] : {std::pair("tensor", layout.tensor),
+                                  {"context", layout.context},
+                                  {"pipeline", layout.pipeline},
+                                  {"virtual_stages", layout.virtual_stages},
+                                  {"expert", layout.expert}}) {
+    if (size > 1) missing.push_back(fmt::format("parallel.{} = {}", key, size));
+  }
+  if (layout.shard != Shard::none) missing.push_back(fmt::format("parallel.shard = \"{}\"", name_of(layout.shard)));
+  return missing;
+}
+
+config::Config with_layout(const config::Config& config, const Layout& layout) {
+  const std::vector<std::string> missing = missing_in_trainer(layout);
+  if (!missing.empty())
+    throw_input("`trireme train` does not have yet: {}; data ranks that each keep the whole state are what it runs",
+                fmt::join(missing, ", "));
+  config::Config result = config;
+  result.parallel.data = layout.data;
+  result.train.micro_batch_size = layout.micro_batch;
+  result.train.recompute = layout.recompute;
+  return result;
+}
+
+int64_t default_global_batch(int64_t seq_len, int64_t gpus) {
+  constexpr int64_t kTokens = int64_t{4} << 20;
+  return std::max<int64_t>(std::max(kTokens, 1024 * gpus) / seq_len, 1);
+}
+
+int64_t default_seq_len(const describe::WorkShape& shape) { return std::min<int64_t>(shape.decoder.max_seq_len, 8192); }
+
+}  // namespace trireme::plan

@@ -1,0 +1,244 @@
+// `trireme plan` as a user calls it: what it prints, what it writes, what it refuses, and its exit codes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/commands.h"
+#include "config/config.h"
+
+namespace trireme::cli {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+struct Outcome {
+  int code = 0;
+  std::string out, error;
+};
+
+Outcome plan(std::vector<std::string> words) {
+  CLI::App app;
+  add_plan(app);
+  words.insert(words.begin(), "plan");
+  std::ranges::reverse(words);  // as CLI11 takes a vector
+  Outcome outcome;
+  testing::internal::CaptureStdout();
+  try {
+    app.parse(words);
+  } catch (const CLI::RuntimeError& ended) {
+    outcome.code = ended.get_exit_code();
+  } catch (const Error& error) {
+    outcome.code = static_cast<int>(error.code());
+    outcome.error = error.what();
+  } catch (const CLI::ParseError& error) {
+    outcome.code = 2;
+    outcome.error = error.what();
+  }
+  outcome.out = testing::internal::GetCapturedStdout();
+  return outcome;
+}
+
+std::vector<std::string> words(const std::string& line) {
+  std::istringstream stream(line);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+std::filesystem::path source(const char* file) { return std::filesystem::path(TRIREME_SOURCE_DIR) / file; }
+
+TEST(PlanCommand, ModelByName) {
+  const Outcome page = plan({"--model", "llama3-405b", "--hardware", "H100-SXM", "--gpus", "16384"});
+  EXPECT_EQ(page.code, 0) << page.error;
+  for (const char* part : {"llama3.1-405b", "H100-80GB-SXM", "Memory", "activations", "Limits", "Search", "4 Mi tokens",
+                           "not in `trireme train` yet"})
+    EXPECT_THAT(page.out, HasSubstr(part));
+  const Outcome programs = plan({"--model", "llama3-405b", "--hardware", "h100-sxm", "--gpus", "16384", "--json"});
+  const json result = json::parse(programs.out);
+  for (const char* key : {"fits", "layout", "step_time_s", "memory_bytes", "limits"})
+    EXPECT_TRUE(result.contains(key)) << key;
+  EXPECT_EQ(result["fits"], true);
+  EXPECT_EQ(result["global_batch"].get<int64_t>() * result["seq_len"].get<int64_t>(), 16 << 20);
+  double memory = 0, time = 0;
+  for (const json& item : result["memory"]) memory += item["bytes"].get<double>();
+  for (const auto& [term, seconds] : result["time_s"].items()) time += seconds.get<double>();
+  EXPECT_DOUBLE_EQ(memory, result["memory_bytes"].get<double>());
+  EXPECT_NEAR(time, result["step_time_s"].get<double>(), 1e-9);
+}
+
+TEST(PlanCommand, WhatDoesNotFitEndsWithCodeFourAndRemedies) {
+  const Outcome none = plan({"--model", "llama3-405b", "--hardware", "h100-sxm", "--gpus", "8", "--json"});
+  EXPECT_EQ(none.code, 4);
+  EXPECT_EQ(json::parse(none.out)["fits"], false);
+  // A layout that does not fit, with some that do.
+  const Outcome narrow =
+      plan({"--model", "llama3-70b", "--hardware", "h100-sxm", "--gpus", "64", "--tensor", "8", "--pipeline", "1",
+            "--context", "1", "--shard", "none", "--micro-batch", "1", "--recompute", "none", "--json"});
+  EXPECT_EQ(narrow.code, 4) << narrow.error;
+  const json result = json::parse(narrow.out);
+  EXPECT_EQ(result["verdict"], "does not fit");
+  EXPECT_FALSE(result["remedies"].empty());
+  EXPECT_EQ(result["limits"][0]["kind"], "memory");
+}
+
+TEST(PlanCommand, ConfigFileHasItsOwnLayout) {
+  const Outcome outcome = plan({source("configs/sotu.toml").string(), "--hardware", "a100", "--gpus", "2", "--json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  const json result = json::parse(outcome.out);
+  EXPECT_EQ(result["layout"]["data"], 2);
+  EXPECT_EQ(result["layout"]["tensor"], 1);
+  EXPECT_EQ(result["missing_in_trainer"], json::array());
+}
+
+TEST(PlanCommand, WritesWhatTheTrainerTakes) {
+  const auto file = std::filesystem::path(testing::TempDir()) / "plan_best.toml";
+  const Outcome outcome = plan({source("configs/sotu.toml").string(), "--hardware", "a100", "--gpus", "2", "--search",
+                                "--write", file.string()});
+  ASSERT_EQ(outcome.code, 0) << outcome.error;
+  config::Config written = config::load_config(file);
+  EXPECT_EQ(written.parallel.data, 2);
+  EXPECT_NO_THROW(config::resolve_world(written, 2));
+  const config::Config asked = config::load_config(source("configs/sotu.toml"));
+  EXPECT_EQ(written.train.global_batch_size % (written.train.micro_batch_size * 2), 0);
+  EXPECT_EQ(written.optimizer.lr, asked.optimizer.lr);
+  EXPECT_EQ(written.model.layers, asked.model.layers);
+  std::filesystem::remove(file);
+}
+
+TEST(PlanCommand, WritesNothingThatTheTrainerCannotRun) {
+  const auto file = std::filesystem::path(testing::TempDir()) / "plan_none.toml";
+  std::filesystem::remove(file);
+  const Outcome outcome = plan({source("configs/sotu.toml").string(),
+                                "--set",
+                                "model.layers=80",
+                                "--set",
+                                "model.hidden=8192",
+                                "--set",
+                                "model.ffn=28672",
+                                "--set",
+                                "model.heads=64",
+                                "--set",
+                                "model.kv_heads=8",
+                                "--hardware",
+                                "h100-sxm",
+                                "--gpus",
+                                "64",
+                                "--search",
+                                "--set",
+                                "train.global_batch_size=64",
+                                "--set",
+                                "train.micro_batch_size=1",
+                                "--set",
+                                "data.vocab=8192",
+                                "--write",
+                                file.string()});
+  EXPECT_EQ(outcome.code, 2) << outcome.error;
+  EXPECT_THAT(outcome.error, HasSubstr("parallel."));
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+TEST(PlanCommand, AllFaultsAtOnceInTheUsersWords) {
+  const struct {
+    std::vector<std::string> words;
+    std::vector<const char*> parts;
+  } rows[] = {
+      {{}, {"CONFIG or --model", "--hardware is missing", "--gpus is missing"}},
+      {{"--model", "llama3-8", "--hardware", "h100-sxm", "--gpus", "8"}, {"did you mean \"llama3-8b\"?"}},
+      {{"--model", "llama3-8b", "--hardware", "h100-smx", "--gpus", "8"}, {"did you mean \"h100-sxm\"?"}},
+      {{"--model", "llama3-8b", "--hardware", "h100-sxm", "--gpus", "8", "--tensor", "3"},
+       {"tensor = 3 does not divide model.heads = 32; 2 or 4"}},
+      {{"--model", "llama3-8b", "--hardware", "h100-sxm", "--gpus", "8", "--constant", "matmul_share=2"},
+       {"at most 1"}},
+      {{"--model", "llama3-8b", "--hardware", "h100-sxm", "--gpus", "8", "--write", "x.toml"}, {"--write keeps"}},
+      {{"--model", "llama3-8b", "--hardware", "a100", "--gpus", "8", "--precision", "fp8"}, {"has no fp8"}},
+      {{"--model", "llama3-8b", "--hardware", "h100-sxm", "--gpus", "8", "--tokens", "1e9", "--days", "3"},
+       {"one of tokens, FLOPs and days"}},
+      {{source("configs/sotu.toml").string(), "--hardware", "a100", "--gpus", "2", "--set", "train.precision=fp64"},
+       {"fp64"}},
+      {{source("configs/sotu.toml").string(), "--hardware", "a100", "--gpus", "2", "--seq-len", "128"},
+       {"train.seq_len"}},
+      {{"--model", "llama3-8b", "--hardware", "h100-sxm", "--gpus", "8", "--price", "2", "--fit", "--search",
+        "--restart-seconds", "9"},
+       {"--price needs --tokens", "--fit needs --rows", "--search is what", "--restart-seconds needs --gpu-mtbf"}},
+      {{"--model", "gpt2", "--hardware", "l4", "--gpus", "64", "--seq-len", "4096", "--hardware-value", "memory_gbs=0"},
+       {"longer than the 1024 learned positions", "scale_out_gbs", "memory_gbs of L4 is 0"}},
+      {{"--list", "--gpus", "8"}, {"--gpus says nothing to --list"}},
+  };
+  for (const auto& row : rows) {
+    const Outcome outcome = plan(row.words);
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    for (const char* part : row.parts) EXPECT_THAT(outcome.error, HasSubstr(part));
+  }
+}
+
+TEST(PlanCommand, DaysMoneyAndFailures) {
+  const Outcome outcome =
+      plan({"--model", "llama3-405b", "--hardware", "h100-sxm", "--gpus", "16384", "--tokens", "15.6e12", "--price",
+            "2", "--carbon", "400", "--gpu-mtbf-hours", "50626", "--restart-seconds", "300", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.error;
+  const json result = json::parse(outcome.out);
+  EXPECT_NEAR(result["run"]["flops"].get<double>(), 3.8e25, 0.02e25);
+  EXPECT_NEAR(result["goodput"].get<double>(), 0.904, 0.002);
+  EXPECT_NEAR(result["run"]["usd"].get<double>(), 2 * result["run"]["gpu_hours"].get<double>(), 1);
+  EXPECT_GT(result["run"]["tonnes_co2"].get<double>(), 0);
+}
+
+TEST(PlanCommand, OtherConventionsWhenAsked) {
+  const Outcome outcome =
+      plan(words("--model llama3-8b --hardware h100-sxm --gpus 8 --seq-len 8192 --global-batch 8 --tensor 1 "
+                 "--pipeline 1 --context 1 --shard optimizer --micro-batch 1 --recompute none "
+                 "--megatron-memory --gpu-mtbf-hours 24000 --failure-shape 0.7 --repair-hours 48 --json"));
+  const json result = json::parse(outcome.out);
+  // theoretical_memory_usage.py: 57436.9 and 36936.1 MiB.
+  EXPECT_NEAR(result["megatron_memory_bytes"]["weights_and_optimizer"].get<double>() / 1048576, 57436.9, 0.6);
+  EXPECT_NEAR(result["megatron_memory_bytes"]["activations"].get<double>() / 1048576, 36936.1, 0.6);
+  EXPECT_EQ(result["spare_machines"], 1);
+  EXPECT_GT(result["goodput"].get<double>(), 0.9);
+}
+
+TEST(PlanCommand, ScoresATableOfMeasuredRuns) {
+  const Outcome outcome =
+      plan({"--rows", source("tests/plan/data/korthikanti_table5.tsv").string(), "--fit", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.error;
+  const json result = json::parse(outcome.out);
+  ASSERT_EQ(result["rows"].size(), 9u);
+  EXPECT_LT(result["mape"].get<double>(), 0.04);
+  EXPECT_TRUE(result["skipped"].empty());
+  for (const char* key : {"id", "predicted_step_s", "measured_step_s", "error"})
+    EXPECT_TRUE(result["rows"][0].contains(key)) << key;
+  EXPECT_EQ(plan({"--rows", "nowhere.tsv"}).code, 2);
+}
+
+TEST(PlanCommand, CalibratesToRunsOfTheSameAccelerator) {
+  const std::string table = source("tests/plan/data/vtrain.tsv").string();
+  const std::vector<std::string> words = {"--model",        "gpt3-175b", "--gpus",      "64",
+                                          "--global-batch", "64",        "--precision", "fp16",
+                                          "--calibrate",    table,       "--json",      "--hardware"};
+  std::vector<std::string> a100 = words, h100 = words;
+  a100.emplace_back("a100");
+  h100.emplace_back("h100-sxm");
+  const Outcome fitted = plan(a100);
+  ASSERT_EQ(fitted.code, 0) << fitted.error;
+  const json result = json::parse(fitted.out);
+  EXPECT_NEAR(result["constants"]["matmul_share"].get<double>(), 0.78, 0.03);
+  EXPECT_THAT(result["assumed"].dump(), HasSubstr("fitted to 55 runs"));
+  EXPECT_THAT(plan(h100).error, HasSubstr("has no run that can be planned on H100-80GB-SXM in fp16"));
+}
+
+TEST(PlanCommand, ListsModelsAndHardware) {
+  const Outcome outcome = plan({"--list"});
+  EXPECT_EQ(outcome.code, 0);
+  for (const char* part : {"deepseek-v3", "mixtral-8x7b", "h100-sxm", "scale_out_gbs"})
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+}
+
+}  // namespace
+}  // namespace trireme::cli
