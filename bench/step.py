@@ -52,9 +52,9 @@ def heats(contest, options):
     return sorted(seconds, key=seconds.get)
 
 
-def held_by(arguments, environment=None):
+def held_by(arguments):
     """PSS of a process once it is idle, in bytes."""
-    with subprocess.Popen(arguments, env=contenders.clean_environment(**(environment or {})), stdout=subprocess.DEVNULL,
+    with subprocess.Popen(arguments, env=contenders.clean_environment(), stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL, start_new_session=True) as process:
         time.sleep(6)
         probe = turns.Contender("probe", [], pathlib.Path(), pathlib.Path(), lambda line: None, processes=[process])

@@ -63,6 +63,14 @@ json to_json(const plan::Layout& layout) {
           {"shard", name_of(layout.shard)}};
 }
 
+json constants_json(const plan::Job& job) {
+  const plan::Constants& c = job.constants;
+  return {{"matmul_share", plan::matmul_rate(job) / plan::peak_rate(job)},
+          {"memory_share", c.memory_share},
+          {"link_share", c.link_share},
+          {"kernel_gap_us", c.kernel_gap_us}};
+}
+
 json to_json(const PlanReport& report) {
   const plan::Job& job = report.job;
   json result = {{"fits", report.fits()},
@@ -89,11 +97,7 @@ json to_json(const PlanReport& report) {
   for (const plan::MemoryItem& item : report.memory.most().items)
     result["memory"].push_back({{"purpose", item.purpose}, {"bytes", item.bytes}, {"how", item.how}});
   result["time_s"] = terms_json(report.time.terms);
-  const plan::Constants& c = job.constants;
-  result["constants"] = {{"matmul_share", plan::matmul_rate(job) / plan::peak_rate(job)},
-                         {"memory_share", c.memory_share},
-                         {"link_share", c.link_share},
-                         {"kernel_gap_us", c.kernel_gap_us}};
+  result["constants"] = constants_json(job);
   result["remedies"] = json::array();
   for (const plan::Remedy& remedy : report.remedies)
     result["remedies"].push_back({{"change", remedy.change},

@@ -5,10 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace trireme::cli {
 namespace {
@@ -125,24 +125,19 @@ void set_constants(plan::Constants& constants, const std::vector<std::string>& t
   std::vector<std::string> names, faults;
   for (const auto& [name, member] : known) names.push_back(name);
   for (const std::string& text : texts) {
-    const size_t equals = std::min(text.find('='), text.size());
-    const std::string key = text.substr(0, equals);
+    const auto [key, value] = to_named_number(text);
     const auto found = std::ranges::find(known, key, &std::pair<std::string, double plan::Constants::*>::first);
-    double value = 0;
-    const char* end = text.data() + text.size();
-    const char* begin = std::min(text.data() + equals + 1, end);
-    const auto [stop, error] = std::from_chars(begin, end, value);
     const bool share = key.ends_with("_share");
     if (found == known.end()) {
       const std::string near = nearest(key, names);
       faults.push_back(fmt::format(
           "there is no constant \"{}\"; {}", key,
           near.empty() ? fmt::format("there are {}", fmt::join(names, ", ")) : fmt::format("did you mean {}?", near)));
-    } else if (error != std::errc() || stop != end || !(value >= 0) || (share && (value <= 0 || value > 1))) {
+    } else if (!value || *value < 0 || (share && (*value == 0 || *value > 1))) {
       faults.push_back(
           fmt::format("\"{}\": expected {}=number{}", text, key, share ? " above 0 and at most 1" : " of at least 0"));
     } else {
-      constants.*(found->second) = value;
+      constants.*(found->second) = *value;
     }
   }
   if (!faults.empty()) throw InputError(faults);

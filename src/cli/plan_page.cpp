@@ -9,11 +9,13 @@
 
 #include "cli/plan_report.h"
 #include "observe/format.h"
+#include "observe/page.h"
 #include "plan/flops.h"
 
 namespace trireme::cli {
 namespace {
 
+using observe::Page;
 using observe::percent;
 using observe::short_bytes;
 using observe::short_duration;
@@ -43,22 +45,6 @@ std::string bar(double share) {
   return std::string(static_cast<size_t>(marks), '#');
 }
 
-class Page {
- public:
-  template <typename... Args>
-  void section(std::string_view title, fmt::format_string<Args...> format, Args&&... args) {
-    text_ += fmt::format("{:<12}{}\n", title, fmt::format(format, std::forward<Args>(args)...));
-  }
-  template <typename... Args>
-  void line(fmt::format_string<Args...> format, Args&&... args) {
-    section("", format, std::forward<Args>(args)...);
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
-};
-
 void add_job(Page& page, const PlanReport& report) {
   const plan::Job& job = report.job;
   const describe::WorkParameters counts = describe::count_work_parameters(job.shape);
@@ -70,7 +56,7 @@ void add_job(Page& page, const PlanReport& report) {
                job.accelerator.memory_gbs, job.accelerator.scale_up_gbs, job.accelerator.scale_up_domain,
                job.accelerator.scale_out_gbs);
   page.section("Batch", "{} sequences x {} tokens = {} tokens a step, {}", thousands(job.global_batch),
-               thousands(job.seq_len), thousands(job.global_batch * job.seq_len), name_of(job.precision));
+               thousands(job.seq_len), thousands(job.tokens_per_step()), name_of(job.precision));
   for (const std::string& text : report.assumed) page.line("{}", text);
   page.section("Layout", "{}", to_text(report.layout));
   const int64_t batches = micro_batches(job, report.layout);

@@ -42,5 +42,7 @@ std::string to_page(const PlanReport& report);
 /// For programs: fits, verdict, layout, step_time_s, memory_bytes, limits, and what the page says besides.
 nlohmann::json to_json(const PlanReport& report);
 nlohmann::json to_json(const plan::Layout& layout);
+/// The four that may be fitted.
+nlohmann::json constants_json(const plan::Job& job);
 
 }  // namespace trireme::cli

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "cli/plan_report.h"
 #include "plan/calibration.h"
 #include "plan/memory.h"
 #include "plan/step_time.h"
@@ -26,7 +27,7 @@ std::string stack_of(const PublishedRun& run) {
 std::map<std::string, std::vector<PublishedRun>> stacks_of(const std::vector<PublishedRun>& runs) {
   std::map<std::string, std::vector<PublishedRun>> stacks;
   for (const PublishedRun& run : runs) {
-    if (run.skipped.empty() && run.step_s > 0) stacks[stack_of(run)].push_back(run);
+    if (run.is_timed()) stacks[stack_of(run)].push_back(run);
   }
   return stacks;
 }
@@ -41,7 +42,7 @@ json memory_rows(const std::vector<PublishedRun>& runs) {
   json rows = json::array();
   for (const PublishedRun& run : runs) {
     if (!run.skipped.empty() || run.memory_gib <= 0) continue;
-    const double bytes = plan::most_bytes(run.job, run.layout), gib = bytes / (1024.0 * 1024 * 1024);
+    const double bytes = plan::most_bytes(run.job, run.layout), gib = bytes / plan::kGiB;
     rows.push_back({{"id", run.id},
                     {"predicted_gib", gib},
                     {"measured_gib", run.memory_gib},
@@ -73,10 +74,7 @@ void score_rows(const std::string& file, const RowsOptions& options, bool as_jso
     if (!options.leave_model_out) {
       plan::Job job = stack.front().job;
       job.constants = constants;
-      entry["constants"] = {{"matmul_share", plan::matmul_rate(job) / plan::peak_rate(job)},
-                            {"memory_share", constants.memory_share},
-                            {"link_share", constants.link_share},
-                            {"kernel_gap_us", constants.kernel_gap_us}};
+      entry["constants"] = constants_json(job);
     }
     for (const ScoredRun& row : scored) {
       sum += std::abs(row.error);

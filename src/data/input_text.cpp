@@ -6,12 +6,12 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace trireme::data {
 namespace {
@@ -20,11 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kPiece = size_t{1} << 20;
 
-std::string extension_of(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return extension;
-}
+std::string extension_of(const fs::path& path) { return lower(path.extension().string()); }
 
 FileDescriptor nameless_file(const fs::path& folder) {
   FileDescriptor file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));

@@ -4,12 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace trireme::describe {
 namespace {
@@ -23,22 +21,6 @@ struct Table {
 Table& table() {
   static Table table;
   return table;
-}
-
-struct Given {
-  std::string_view name;
-  std::optional<double> number;
-};
-
-Given split(std::string_view text) {
-  const size_t equals = text.find('=');
-  Given given{text.substr(0, equals), {}};
-  if (equals == std::string_view::npos) return given;
-  const char *begin = text.data() + equals + 1, *end = text.data() + text.size();
-  double number = 0;
-  const auto [stop, error] = std::from_chars(begin, end, number);
-  if (error == std::errc() && stop == end && std::isfinite(number)) given.number = number;
-  return given;
 }
 
 }  // namespace
@@ -68,7 +50,7 @@ double model_option(const ModelShape& shape, std::string_view name) {
   const auto option = std::ranges::find(own->options, name, &ModelOption::name);
   if (option == own->options.end()) throw_internal("{} was registered without an option {}", shape.architecture, name);
   for (const std::string& text : shape.options) {
-    const Given given = split(text);
+    const NamedNumber given = to_named_number(text);
     if (given.name != name) continue;
     if (!given.number) throw_input("model.options: \"{}\" is not {}=number", text, name);
     return *given.number;
@@ -94,7 +76,7 @@ std::vector<std::string> option_faults(const ModelShape& shape) {
   }
   if (names.empty()) return {fmt::format("model.options: {} has no options of its own", shape.architecture)};
   for (const std::string& text : shape.options) {
-    const Given given = split(text);
+    const NamedNumber given = to_named_number(text);
     const std::string name(given.name);
     if (std::ranges::find(names, name) == names.end()) {
       const std::string near = nearest(name, names);

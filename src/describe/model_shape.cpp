@@ -127,6 +127,12 @@ ParameterCounts count_parameters(const ModelShape& shape) {
   return counts;
 }
 
+double causal_tokens_seen(int64_t seq_len, int64_t window) {
+  const auto length = static_cast<double>(seq_len);
+  const double reach = window > 0 ? std::min(static_cast<double>(window), length) : length;
+  return reach - reach * (reach - 1) / (2 * length);
+}
+
 double model_flops_per_token(const ModelShape& shape, int64_t seq_len, AttentionFlops attention) {
   const ParameterCounts counts = count_parameters(shape);
   // A tied table multiplies once, as the head; a free one is only looked up.
@@ -134,8 +140,7 @@ double model_flops_per_token(const ModelShape& shape, int64_t seq_len, Attention
       static_cast<double>(counts.total() - counts.positions - (shape.tied ? 0 : counts.embedding));
   const auto length = static_cast<double>(seq_len);
   const double window = shape.sliding_window > 0 ? std::min(static_cast<double>(shape.sliding_window), length) : length;
-  // Causal: token i sees min(i + 1, window) tokens.
-  const double seen = attention == AttentionFlops::full ? window : window - window * (window - 1) / (2 * length);
+  const double seen = attention == AttentionFlops::full ? window : causal_tokens_seen(seq_len, shape.sliding_window);
   return 6 * multiplying +
          12 * static_cast<double>(shape.layers) * static_cast<double>(shape.heads * shape.head_dim) * seen;
 }

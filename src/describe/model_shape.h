@@ -77,6 +77,10 @@ struct ParameterCounts {
 };
 ParameterCounts count_parameters(const ModelShape& shape);
 
+/// Tokens that a query sees, on average over a sequence, under a causal mask: i + 1 for token i, at most `window` (0:
+/// no window).
+double causal_tokens_seen(int64_t seq_len, int64_t window);
+
 /// How attention's two matrix products over the sequence are counted.
 enum class AttentionFlops {
   full,    ///< as if every token saw the whole sequence: the convention of published MFU figures

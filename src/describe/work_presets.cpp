@@ -1,10 +1,10 @@
 // Models that only the planner knows. Numbers are those of the papers and published configurations.
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "describe/work_shape.h"
 
 namespace trireme::describe {
@@ -77,12 +77,6 @@ std::vector<WorkPreset> make_table() {
       1.04e12, 32.6e9, "Kimi team, arXiv:2507.20534; moonshotai/Kimi-K2 config.json");
   // clang-format on
   return table;
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
 }
 
 }  // namespace

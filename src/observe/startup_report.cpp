@@ -11,26 +11,10 @@
 #include "config/batch_ramp.h"
 #include "describe/model_shape.h"
 #include "observe/format.h"
+#include "observe/page.h"
 
 namespace trireme::observe {
 namespace {
-
-/// Titles stand in a column of their own; what follows the first line is set in below it.
-class Page {
- public:
-  template <typename... Args>
-  void section(std::string_view title, fmt::format_string<Args...> format, Args&&... args) {
-    text_ += fmt::format("{:<12}{}\n", title, fmt::format(format, std::forward<Args>(args)...));
-  }
-  template <typename... Args>
-  void line(fmt::format_string<Args...> format, Args&&... args) {
-    section("", format, std::forward<Args>(args)...);
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
-};
 
 std::string counted(int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", thousands(count), noun, count == 1 ? "" : "s");

@@ -24,6 +24,9 @@ struct TileMask {
   bool all_visible() const { return ahead >= kTile - 1 && ahead + kTile - 1 < window; }
 };
 
+/// `highest` before the first score; finite, so that differences are.
+inline constexpr float kLowestScore = -1e30F;
+
 /// Softmax of a query over the keys so far, of a tile's queries (Milakov and Gimelshein, arXiv:1805.02867).
 struct RunningSoftmax {
   float highest[kTile];  ///< score, before scaling

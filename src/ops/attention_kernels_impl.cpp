@@ -9,8 +9,6 @@ namespace {
 using Words = Lanes<uint32_t>;
 typedef uint16_t Halves __attribute__((vector_size(kLanes * sizeof(uint16_t))));
 
-constexpr float kLowest = -1e30f;  // before the first score; finite, so that differences are
-
 inline Words load_words(const void* from) {
   Words words;
   memcpy(&words, from, sizeof words);

@@ -140,7 +140,7 @@ void attention_tiles(const at::Tensor& qkv, const AttentionShape& shape, std::sp
         for (int64_t i = 0; i < tiles; ++i) {
           const int64_t count = Problem::tokens_in(task, i), start = p.first_tile(i);
           kernels.pair_transposed(count, p.head_dim, p.fused(from, task, i, head), p.row, p.width, queries);
-          std::ranges::fill(softmax.highest, -1e30F);
+          std::ranges::fill(softmax.highest, kLowestScore);
           std::ranges::fill(softmax.sum, 0.0F);
           for (int64_t j = start; j <= i; ++j) {
             multiply(kTile, kTile, p.width, keys.at(j * size), queries, scores, false);

@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
-#include <charconv>
-#include <cmath>
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace trireme::plan {
 namespace {
@@ -76,12 +74,6 @@ constexpr std::array<Field, 14> kFields = {{
     {"price_high", &Accelerator::price_high},
 }};
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
-}
-
 }  // namespace
 
 std::vector<std::string> accelerator_names() {
@@ -127,9 +119,8 @@ std::vector<std::string> value_names() {
 void set_values(Accelerator& accelerator, std::span<const std::string> texts) {
   std::vector<std::string> faults;
   for (const std::string& text : texts) {
-    const size_t equals = text.find('=');
-    const std::string key = text.substr(0, equals);
-    const auto field = std::ranges::find(kFields, std::string_view(key), &Field::name);
+    const auto [key, number] = to_named_number(text);
+    const auto field = std::ranges::find(kFields, key, &Field::name);
     if (field == kFields.end()) {
       const std::vector<std::string> names = value_names();
       const std::string near = nearest(key, names);
@@ -138,17 +129,12 @@ void set_values(Accelerator& accelerator, std::span<const std::string> texts) {
           near.empty() ? fmt::format("it has {}", fmt::join(names, ", ")) : fmt::format("did you mean {}?", near)));
       continue;
     }
-    double number = 0;
-    const char* begin = equals == std::string::npos ? text.data() + text.size() : text.data() + equals + 1;
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(begin, end, number);
-    if (error != std::errc() || stop != end || !std::isfinite(number) || number < 0 ||
-        (key == "scale_up_domain" && number < 1)) {
-      faults.push_back(
-          fmt::format("\"{}\": expected {}=number of at least {}", text, key, key == "scale_up_domain" ? 1 : 0));
+    const double least = key == "scale_up_domain" ? 1 : 0;
+    if (!number || *number < least) {
+      faults.push_back(fmt::format("\"{}\": expected {}=number of at least {}", text, key, least));
       continue;
     }
-    accelerator.*(field->member) = number;
+    accelerator.*(field->member) = *number;
   }
   if (!faults.empty()) throw InputError(faults);
 }

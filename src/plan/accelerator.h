@@ -12,6 +12,8 @@
 
 namespace trireme::plan {
 
+inline constexpr double kGiB = 1024.0 * 1024 * 1024;
+
 struct Accelerator {
   std::string name;
   std::string vendor;

@@ -31,10 +31,7 @@ Constants at(const Point& point, Constants constants) {
 }
 
 double mean_error(std::span<const PublishedRun> runs, const Constants& constants) {
-  const std::vector<ScoredRun> scored = score(runs, constants);
-  double sum = 0;
-  for (const ScoredRun& row : scored) sum += std::abs(row.error);
-  return scored.empty() ? 0 : sum / static_cast<double>(scored.size());
+  return summarize(score(runs, constants)).mean;
 }
 
 template <typename Cost>
@@ -88,7 +85,7 @@ Calibration calibrate(std::span<const PublishedRun> runs, const Constants& start
   result.constants = start;
   Point point{};
   for (const PublishedRun& run : runs) {
-    if (!run.skipped.empty() || run.step_s <= 0) continue;
+    if (!run.is_timed()) continue;
     if (result.rows++ > 0) continue;
     Job job = run.job;
     job.constants = start;
@@ -111,7 +108,7 @@ std::vector<ScoredRun> score_leaving_model_out(std::span<const PublishedRun> run
   std::set<std::tuple<std::string, std::string, Precision, std::string>> done;
   std::vector<ScoredRun> scored;
   for (const PublishedRun& left_out : runs) {
-    if (!left_out.skipped.empty() || left_out.step_s <= 0) continue;
+    if (!left_out.is_timed()) continue;
     const auto same_stack = [&](const PublishedRun& run) {
       return run.set == left_out.set && run.job.accelerator.name == left_out.job.accelerator.name &&
              run.job.precision == left_out.job.precision;

@@ -12,7 +12,7 @@ Campaign plan_campaign(const Job& job, double step_s, double goodput, const Budg
   if (given != 1) throw_input("a budget is one of tokens, FLOPs and days, and {} are given", given);
   const double value = budget.tokens ? *budget.tokens : budget.flops ? *budget.flops : *budget.days;
   if (!(value > 0)) throw_input("a budget of {}: it has to be above 0", value);
-  const double step_tokens = static_cast<double>(job.global_batch) * static_cast<double>(job.seq_len);
+  const auto step_tokens = static_cast<double>(job.tokens_per_step());
   const double token_flops = flops_per_token(job.shape, job.seq_len, FlopConvention::six_n);
   constexpr double kDay = 86400;
   Campaign run;

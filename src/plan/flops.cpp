@@ -56,7 +56,7 @@ double flops_per_token(const WorkShape& shape, int64_t seq_len, FlopConvention c
     case FlopConvention::palm:
       return 6 * multiplying(shape) + attention(shape, reach);
     case FlopConvention::palm_causal:
-      return 6 * multiplying(shape) + attention(shape, reach - reach * (reach - 1) / (2 * length));
+      return 6 * multiplying(shape) + attention(shape, describe::causal_tokens_seen(seq_len, d.sliding_window));
     case FlopConvention::narayanan:
       break;
   }

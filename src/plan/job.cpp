@@ -1,6 +1,7 @@
 #include "plan/job.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -18,9 +19,7 @@ template <size_t N>
 size_t index_of(const std::array<std::string_view, N>& names, std::string_view name, std::string_view what) {
   const auto found = std::ranges::find(names, name);
   if (found == names.end()) {
-    std::string list;
-    for (std::string_view known : names) list += (list.empty() ? "" : ", ") + std::string(known);
-    throw_input("{} \"{}\" is not known; there are {}", what, name, list);
+    throw_input("{} \"{}\" is not known; there are {}", what, name, fmt::join(names, ", "));
   }
   return static_cast<size_t>(found - names.begin());
 }

@@ -62,6 +62,9 @@ struct Job {
   Constants constants;
 
   bool dropout() const { return shape.decoder.dropout > 0; }
+  int64_t tokens_per_step() const { return global_batch * seq_len; }
+  /// Of an activation, and of a weight as it is multiplied; fp8 is made in each product.
+  int64_t element_bytes() const { return precision == Precision::fp32 ? 4 : 2; }
 };
 
 /// Ranks are numbered tensor, context, data, pipeline, innermost first, as Megatron does; expert ranks are taken from

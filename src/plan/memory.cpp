@@ -10,7 +10,6 @@
 namespace trireme::plan {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 // What a process has before the first tensor: context 0.3 to 0.5 GiB and the libraries' code and work spaces.
 constexpr double kLibraries = 1.5 * kGiB;
 // A communicator's buffers (Fujii et al.'s estimator adds the same).

@@ -201,11 +201,8 @@ double rank_tokens(const Job& job, const Layout& layout) {
 }
 
 double tokens_seen(const Job& job) {
-  const auto length = static_cast<double>(job.seq_len);
-  const auto window = static_cast<double>(job.shape.decoder.sliding_window);
-  if (!job.flash || job.dropout()) return length;
-  if (window > 0 && window < length) return window - window * (window - 1) / (2 * length);
-  return (length + 1) / 2;
+  if (!job.flash || job.dropout()) return static_cast<double>(job.seq_len);
+  return describe::causal_tokens_seen(job.seq_len, job.shape.decoder.sliding_window);
 }
 
 std::vector<Op> block_operations(const Job& job, const Layout& layout, bool experts) {
@@ -254,7 +251,7 @@ OpTotals total(const std::vector<Op>& operations) {
 }
 
 double kept_bytes(const Job& job, const Layout& layout, const std::vector<Op>& block) {
-  const double element = job.precision == Precision::fp32 ? 4 : 2;
+  const auto element = static_cast<double>(job.element_bytes());
   const double border = element * rank_tokens(job, layout) * static_cast<double>(job.shape.decoder.hidden) /
                         static_cast<double>(layout.sequence_split());
   if (layout.recompute == Recompute::full) return border;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -12,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "plan/flops.h"
 #include "plan/step_time.h"
 
@@ -30,13 +30,6 @@ std::vector<std::string> split(std::string_view text, char separator) {
   }
 }
 
-std::optional<double> number(const std::string& text) {
-  double value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size()) return {};
-  return value;
-}
-
 const std::string& cell(const Row& row, const std::string& column) {
   static const std::string nothing;
   const auto found = row.find(column);
@@ -44,12 +37,7 @@ const std::string& cell(const Row& row, const std::string& column) {
 }
 
 int64_t count(const Row& row, const std::string& column, int64_t otherwise) {
-  return static_cast<int64_t>(number(cell(row, column)).value_or(static_cast<double>(otherwise)));
-}
-
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
+  return static_cast<int64_t>(to_number(cell(row, column)).value_or(static_cast<double>(otherwise)));
 }
 
 bool holds(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
@@ -65,7 +53,7 @@ describe::WorkShape read_shape(const Row& row) {
   for (const std::string& part : split(cell(row, "shape"), ';')) {
     const size_t equals = part.find('=');
     if (equals == std::string::npos) continue;
-    if (const auto value = number(part.substr(equals + 1)))
+    if (const auto value = to_number(part.substr(equals + 1)))
       given[part.substr(0, equals)] = static_cast<int64_t>(*value);
   }
   for (const char* key : {"L", "h", "a", "ffn"}) {
@@ -119,7 +107,7 @@ std::optional<double> network_gbs(const std::string& conditions) {
   if (unit == std::string::npos) return {};
   size_t begin = unit;
   while (begin > 0 && std::isdigit(static_cast<unsigned char>(conditions[begin - 1]))) --begin;
-  const auto value = number(conditions.substr(begin, unit - begin));
+  const auto value = to_number(conditions.substr(begin, unit - begin));
   return value ? std::optional(*value / 8 / 8) : std::nullopt;
 }
 
@@ -153,8 +141,8 @@ void read_layout(const Row& row, PublishedRun& run) {
 }
 
 void fill(const Row& row, PublishedRun& run) {
-  run.step_s = number(cell(row, "step_s")).value_or(0);
-  run.memory_gib = number(cell(row, "mem_gib")).value_or(0);
+  run.step_s = to_number(cell(row, "step_s")).value_or(0);
+  run.memory_gib = to_number(cell(row, "mem_gib")).value_or(0);
   if (cell(row, "shape").empty()) throw Skip{"the shape is not stated"};
   if (holds(cell(row, "conditions"), "LoRA Performance")) throw Skip{"low-rank adapters are not modelled"};
   if (cell(row, "kind") == "layer") throw Skip{"a part of a step"};
@@ -173,9 +161,8 @@ void fill(const Row& row, PublishedRun& run) {
   job.shape.decoder.max_seq_len = std::max(job.shape.decoder.max_seq_len, job.seq_len);
   read_layout(row, run);
   if (run.step_s == 0) {
-    const double rate = number(cell(row, "tok_s_gpu")).value_or(0);
-    if (rate > 0)
-      run.step_s = static_cast<double>(job.global_batch * job.seq_len) / (rate * static_cast<double>(job.gpus));
+    const double rate = to_number(cell(row, "tok_s_gpu")).value_or(0);
+    if (rate > 0) run.step_s = static_cast<double>(job.tokens_per_step()) / (rate * static_cast<double>(job.gpus));
   }
   std::vector<std::string> faults = job_faults(job);
   for (std::string& fault : layout_faults(job, run.layout)) faults.push_back(std::move(fault));
@@ -243,7 +230,7 @@ std::vector<PublishedRun> read_published_runs(const std::filesystem::path& path)
 std::vector<ScoredRun> score(std::span<const PublishedRun> runs, const Constants& constants) {
   std::vector<ScoredRun> scored;
   for (const PublishedRun& run : runs) {
-    if (!run.skipped.empty() || run.step_s <= 0) continue;
+    if (!run.is_timed()) continue;
     Job job = run.job;
     job.constants = constants;
     ScoredRun row{&run, step_time(job, run.layout).seconds, 0};
@@ -286,8 +273,8 @@ double best_constant_mfu_error(std::span<const PublishedRun> runs) {
   // Time at 100 % over the measured time: the best constant is one of these.
   std::vector<double> shares;
   for (const PublishedRun& run : runs) {
-    if (!run.skipped.empty() || run.step_s <= 0) continue;
-    const double tokens = static_cast<double>(run.job.global_batch) * static_cast<double>(run.job.seq_len);
+    if (!run.is_timed()) continue;
+    const auto tokens = static_cast<double>(run.job.tokens_per_step());
     const double flops = flops_per_token(run.job.shape, run.job.seq_len, FlopConvention::palm) * tokens;
     const double machine = static_cast<double>(run.job.gpus) * run.job.accelerator.bf16_tflops * 1e12;
     shares.push_back(flops / machine / run.step_s);

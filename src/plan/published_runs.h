@@ -31,6 +31,9 @@ struct PublishedRun {
   double step_s = 0;      ///< measured; 0: not stated
   double memory_gib = 0;  ///< measured; 0: not stated
   std::string skipped;    ///< not empty: why it cannot be predicted
+
+  /// Whether a prediction of its step can be compared with a measurement.
+  bool is_timed() const { return skipped.empty() && step_s > 0; }
 };
 
 /// Throws InputError for a file that has not the columns.

@@ -41,7 +41,7 @@ class Clock {
     memory_ = job.accelerator.memory_gbs * 1e9 * c.memory_share;
     gap_ = c.kernel_gap_us * 1e-6;
     host_ = c.host_us * 1e-6;
-    element_ = job.precision == Precision::fp32 ? 4 : 2;
+    element_ = static_cast<double>(job.element_bytes());
     tensor_ = {layout.tensor, 1};
     context_ = {layout.context, layout.tensor};
     data_ = {layout.data * layout.context, layout.tensor};
@@ -362,7 +362,7 @@ StepTime step_time(const Job& job, const Layout& layout, const StepOptions& opti
   at(result.terms, Term::optimizer) = update;
   result.seconds = sum(result.terms);
 
-  const double tokens = static_cast<double>(job.global_batch) * static_cast<double>(job.seq_len);
+  const auto tokens = static_cast<double>(job.tokens_per_step());
   const double machine = static_cast<double>(job.gpus) * job.accelerator.bf16_tflops * 1e12;
   result.bubble_ideal = static_cast<double>(layout.pipeline - 1) / (static_cast<double>(layout.virtual_stages) * count);
   result.model_flops = flops_per_token(job.shape, job.seq_len, FlopConvention::palm) * tokens;

@@ -51,7 +51,7 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   job.gpus = gpus;
   job.selective = Selective::cheap;
   job.loss_rows = describe::loss_rows_per_chunk(config.train.micro_batch_size * job.seq_len, config.model.vocab,
-                                                job.precision == Precision::fp32 ? 4 : 2);
+                                                job.element_bytes());
   job.accelerator = accelerator;
   result.layout.data = gpus;
   result.layout.micro_batch = config.train.micro_batch_size;

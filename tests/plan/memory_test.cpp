@@ -7,6 +7,7 @@
 
 #include <numeric>
 
+#include "jobs.h"
 #include "plan/megatron_memory.h"
 #include "plan/operations.h"
 
@@ -16,16 +17,9 @@ namespace {
 using describe::work_preset;
 constexpr double kMiB = 1024.0 * 1024, kGiB = 1024 * kMiB;
 
-Job gpt_job(const char* name, int64_t gpus, int64_t batch) {
-  Job job;
-  job.shape = work_preset(name);
-  job.shape.decoder.dropout = 0.1;
+Job job_of_51200_tokens(const char* name, int64_t gpus, int64_t batch) {
+  Job job = gpt_job(name, gpus, batch);
   job.shape.decoder.vocab = 51200;
-  job.seq_len = 2048;
-  job.global_batch = batch;
-  job.gpus = gpus;
-  job.flash = false;
-  job.accelerator = accelerator("a100");
   return job;
 }
 
@@ -43,7 +37,7 @@ TEST(Memory, KorthikantisFigureOne) {
   };
   for (const auto& row : rows) {
     SCOPED_TRACE(row.model);
-    const Job job = gpt_job(row.model, row.gpus, row.batch);
+    const Job job = job_of_51200_tokens(row.model, row.gpus, row.batch);
     Layout layout{.tensor = 8,
                   .pipeline = row.pipeline,
                   .virtual_stages = row.virtual_stages,

@@ -4,24 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include "jobs.h"
 #include "plan/network.h"
 
 namespace trireme::plan {
 namespace {
 
 using describe::work_preset;
-
-Job gpt_job(const char* name, int64_t gpus, int64_t batch) {
-  Job job;
-  job.shape = work_preset(name);
-  job.shape.decoder.dropout = 0.1;
-  job.seq_len = 2048;
-  job.global_batch = batch;
-  job.gpus = gpus;
-  job.flash = false;
-  job.accelerator = accelerator("a100");
-  return job;
-}
 
 TEST(Operations, KeepWhatKorthikantiCounts) {
   // arXiv:2205.05198, equations 1 to 4 and table 2: bytes a layer, h = 6144, a = 64, s = 2048, b = 4.
