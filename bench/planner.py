@@ -4,7 +4,7 @@ usage: planner.py [--binary PATH] [--rows FILE.tsv] [--json]
 
 Without --rows, the tables of tests/plan/data, each three times: with the constants of the data sheet, with each model left out of
 the fit of its constants, and with constants fitted to the rows themselves (which says how well the model can fit, and is no
-score). With --rows, that table with the constants of the data sheet; --json prints one line
+score); then the time of whole searches. With --rows, that table with the constants of the data sheet; --json prints one line
 {rows: [{id, predicted_step_s, measured_step_s, error}], skipped: [{id, why}], mape, ...}. Columns: docs/plan.md.
 """
 
@@ -13,9 +13,11 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
 
 PROJECT = pathlib.Path(__file__).resolve().parents[1]
 TABLES = PROJECT / "tests" / "plan" / "data"
+SEARCHES = [("llama3-8b", 512), ("llama3-70b", 2048), ("llama3-405b", 16384), ("deepseek-v3", 2048)]
 WAYS = {"data sheet": [], "model left out": ["--leave-model-out"], "fitted to the rows": ["--fit"]}
 
 
@@ -43,6 +45,14 @@ def show_tables(binary):
                   f"({100 * row['error']:+.1f} %), {row['verdict']}")
 
 
+def show_searches(binary):
+    print(f"\n{'search':<44} {'seconds':>8}")
+    for model, gpus in SEARCHES:
+        start = time.perf_counter()
+        plan(binary, "--model", model, "--hardware", "h100-sxm", "--gpus", gpus, "--json")
+        print(f"{f'{model} on {gpus} h100-sxm':<44} {time.perf_counter() - start:>8.2f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=PROJECT / "build" / "trireme")
@@ -55,6 +65,7 @@ def main():
         parser.error("--json needs --rows")
     else:
         show_tables(arguments.binary)
+        show_searches(arguments.binary)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-
 #include "plan/step_time.h"
 
 namespace trireme::plan {
@@ -64,13 +62,12 @@ TEST(Search, EveryLayoutIsLegalAndItsNumbersAreItsOwn) {
   }
 }
 
-TEST(Search, Llama3InSecondsAndNoSlowerThanThePublishedLayout) {
+TEST(Search, Llama3SimulatesFewLayoutsAndIsNoSlowerThanThePublishedOne) {
   // arXiv:2407.21783, table 4: 16,384 H100, 405B, batch of 16 M tokens, tensor 8 x pipeline 16 x data 128.
   const Job job = job_of("llama3-405b", "h100-sxm", 16384, 2048, 8192);
-  const auto start = std::chrono::steady_clock::now();
   const SearchResult result = search(job, {}, 5);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  EXPECT_LT(seconds, 10 * 3) << "10 s on a free core; a machine that does other things takes longer";
+  // What is simulated is what takes time; bench/planner.py measures it.
+  EXPECT_LT(result.simulated, result.legal / 20) << result.simulated << " of " << result.legal;
   ASSERT_FALSE(result.best.empty());
   Layout published{.tensor = 8, .pipeline = 16, .data = 128, .shard = Shard::gradients};
   ASSERT_THAT(layout_faults(job, published), testing::IsEmpty());
