@@ -90,10 +90,11 @@ class Operands {
     };
   }
 
+  // The gradient of the table is summed, and kept, in the compute type.
   Call embedding_backward() const {
-    return [ids = tokens(), gradient = make({s.batch, s.seq, s.hidden}), vocab = s.vocab] {
-      at::embedding_dense_backward(gradient, ids, vocab, -1, false);
-    };
+    return
+        [ids = tokens(), gradient = make({s.batch, s.seq, s.hidden}), vocab = s.vocab,
+         wide = ops::compute_type(dtype)] { at::embedding_dense_backward(gradient.to(wide), ids, vocab, -1, false); };
   }
 
   Call loss() const {
@@ -120,7 +121,7 @@ class Operands {
 
   Call sum_of_squares() const {
     const at::Tensor gradient = train::operand({s.vocab * s.hidden}, ops::compute_type(dtype));
-    return [gradient] { at::linalg_vector_norm(gradient); };
+    return [gradient] { at::linalg_vector_norm(gradient, 2, {}, false, at::kDouble); };  // ours sums in double, too
   }
 
   const train::OperationSize s;

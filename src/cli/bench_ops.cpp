@@ -1,6 +1,7 @@
 // `trireme bench ops`: every fused operation at the sizes of a model, as a share of what the machine could do.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,4 +1,6 @@
 // `trireme bench step`: the real step of a run, with one worker.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>

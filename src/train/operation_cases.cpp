@@ -40,8 +40,9 @@ struct Trained {
 
 // The backward of outputs, again and again over one graph. `keep`: what the graph points to.
 Call backward_of(Tensors outputs, Tensors inputs, const Tensors& gradients, std::vector<Trained> keep = {}) {
-  return
-      [=] { torch::autograd::grad(outputs, inputs, gradients, /*retain_graph=*/true, false, /*allow_unused=*/true); };
+  return [=, keep = std::move(keep)] {
+    torch::autograd::grad(outputs, inputs, gradients, /*retain_graph=*/true, false, /*allow_unused=*/true);
+  };
 }
 
 struct Maker {

@@ -60,8 +60,10 @@ void Profiler::finish() {
   const config::ProfileConfig& config = session_.config.profile;
   if (aten_) report();
   if (config.steps > recorded_)
-    log::warning("the run ended after {} of the {} steps of its profile, which begins after {} steps of each call",
-                 recorded_, config.steps, config.warmup_steps);
+    say_(fmt::format(
+        "the run ended after {} of the {} steps of its profile; it begins after {} steps of each call of the "
+        "program (profile.warmup_steps)",
+        recorded_, config.steps, config.warmup_steps));
 }
 
 void Profiler::report() {

@@ -14,7 +14,7 @@ namespace trireme::train {
 class Profiler {
  public:
   /// `matmul_rate`: of this rank, FLOPs a second; 0: not measured. Does nothing when profile.steps is 0. `say` hears
-  /// the table, on the first rank.
+  /// the table, on the first rank, and what is missing of it.
   Profiler(const Session& session, double matmul_rate, std::function<void(const std::string&)> say);
   ~Profiler();
 

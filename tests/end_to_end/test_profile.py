@@ -146,7 +146,7 @@ class ProfileTest(EndToEnd):
         self.trained(run, 1, {"train.steps": 20, "train.stop_after": 16})
         result = self.start(*self.train_arguments(run, 1, {"train.steps": 20}), "--profile", "5").wait()
         self.assertEqual(result.code, DONE, str(result))
-        self.assertIn("1 of the 5 steps of its profile", result.err)
+        self.assertIn("1 of the 5 steps of its profile", result.out)
         self.assertIn("Profile of step 20", result.out)
 
     def test_without_it_nothing_is_written(self):
