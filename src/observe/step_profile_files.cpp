@@ -111,11 +111,31 @@ class Table {
   std::string text_;
 };
 
+// A name from a user's program may hold anything.
+std::string text_of(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 Json shape_json(const profile::Shape& shape) {
   Json sizes = Json::array();
   for (const int64_t size : shape)
     if (size >= 0) sizes.push_back(size);
   return sizes;
+}
+
+std::string products_text(const StepProfile& profile) {
+  const double flops = profile.flops(), matmul = profile.matmul_flops_per_second;
+  if (flops == 0) return "";  // a model of a user's own may have none that is known
+  int64_t ns = 0;
+  for (const ProfileRow& row : profile.rows)
+    if (row.flops > 0) ns += row.self_ns;
+  const std::string share = matmul > 0 ? fmt::format(", {} of the measured {}FLOP/s",
+                                                     percent(flops / seconds(ns) / matmul), short_number(matmul))
+                                       : "";
+  return fmt::format(
+      "matrix products and attention: {}FLOP a step ({} of the model's), {} of the time, {}FLOP/s{}\n",
+      short_number(flops / static_cast<double>(profile.steps.size())), percent(flops / profile.model_flops),
+      percent(static_cast<double>(ns) / static_cast<double>(profile.total_ns())), rate(flops, ns), share);
 }
 
 }  // namespace
@@ -133,20 +153,10 @@ std::string to_text(const StepProfile& profile) {
                                  steps_text(profile.steps), profile.rank, profile.ranks, seconds(total) * 1e3 / steps,
                                  seconds(std::ranges::min(profile.step_ns)) * 1e3,
                                  seconds(std::ranges::max(profile.step_ns)) * 1e3, phases);
-  int64_t multiplying = 0;
-  for (const ProfileRow& row : profile.rows)
-    if (row.flops > 0) multiplying += row.self_ns;
-  text += fmt::format("matrix products and attention: {}FLOP a step ({} of the model's), {} of the time, {}FLOP/s",
-                      short_number(profile.flops() / steps), percent(profile.flops() / profile.model_flops),
-                      percent(static_cast<double>(multiplying) / static_cast<double>(total)),
-                      rate(profile.flops(), multiplying));
-  if (profile.matmul_flops_per_second > 0)
-    text += fmt::format(", {} of the measured {}FLOP/s",
-                        percent(profile.flops() / seconds(multiplying) / profile.matmul_flops_per_second),
-                        short_number(profile.matmul_flops_per_second));
+  text += products_text(profile);
   Table table(profile);
   table.rows();
-  return text + "\n\n" + table.take();
+  return text + "\n" + table.take();
 }
 
 std::string to_json(const StepProfile& profile) {
@@ -173,7 +183,7 @@ std::string to_json(const StepProfile& profile) {
                     {"bytes", row.bytes}});
   Json& other = json["other_ns"] = Json::object();
   for (const auto& [phase, ns] : profile.other_ns) other[std::string(name_of(phase))] = ns;
-  return json.dump(1) + "\n";
+  return text_of(json, 1);
 }
 
 namespace {
@@ -225,8 +235,7 @@ std::string to_trace(const StepProfile& profile, const std::vector<profile::Thre
   trace["schemaVersion"] = 1;
   trace["displayTimeUnit"] = "ms";
   trace["traceEvents"] = std::move(events);
-  // A name from a user's program may hold anything.
-  return trace.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return text_of(trace, -1);
 }
 
 }  // namespace trireme::observe
