@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
+#include "memory/caching_allocator.h"
 #include "memory/process_memory.h"
 #include "optim/gradient_norm.h"
 #include "optim/schedule.h"
@@ -33,6 +36,7 @@ models::Pass training_pass(const Session& s, const BatchTensors& batch) {
   models::Pass pass = models::make_pass(batch.tokens, config.train.document_mask, s.dataset->end_of_text());
   pass.dropout = {config.model.dropout, static_cast<uint64_t>(config.run.seed), batch.samples};
   pass.recompute = config.train.recompute;
+  pass.recompute_blocks = config.train.recompute_blocks;
   pass.offload = s.offload;
   return pass;
 }
@@ -71,15 +75,22 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   for (const data::Batch& batch : batches) {
     const BatchTensors tensors = to_tensors(batch, s.device);
     double z_part = 0;
-    const at::Tensor share =
-        models::loss(*s.model, tensors.tokens, tensors.labels, training_pass(s, tensors),
-                     {.scale = scale * loss_scale, .z_loss = s.config.train.z_loss, .z_part = &z_part});
+    at::Tensor share;
+    {
+      const memory::PurposeScope scope(memory::Purpose::activations);
+      share = models::loss(*s.model, tensors.tokens, tensors.labels, training_pass(s, tensors),
+                           {.scale = scale * loss_scale, .z_loss = s.config.train.z_loss, .z_part = &z_part});
+    }
+    result.kept_activation_bytes = std::max(
+        result.kept_activation_bytes, memory::of(memory::allocator_statistics().live, memory::Purpose::activations));
+    const memory::PurposeScope scope(memory::Purpose::workspace);
     share.backward();
     loss += (share.item<double>() - z_part) / loss_scale;
     z_loss += z_part / loss_scale;
   }
   s.data_parallel->finish_gradients();
 
+  const memory::PurposeScope scope(memory::Purpose::workspace);
   // Update. Every rank holds the same gradients and finds the same norm; whether to skip is agreed on all the same,
   // since ranks that took different ways here would never meet again.
   const std::vector<nn::Parameter*> parameters = s.model->parameters();

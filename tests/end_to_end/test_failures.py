@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 
-from harness import BINARY, CONFIG, DONE, STOPPED, WORKER_FAILED, EndToEnd, environment, main, wait_until
+from harness import BINARY, CONFIG, DONE, INTERNAL, STOPPED, WORKER_FAILED, EndToEnd, environment, main, wait_until
 
 NAMING_BOUND_S = 5
 # Long enough that no machine finishes it while a test looks away.
@@ -86,8 +86,20 @@ class FailureTest(EndToEnd):
                 if rank == 0:  # the only one that writes while all is well
                     self.assertRegex(result.err, rf"last lines of {re.escape(str(log))}:\n    \| (.*\n)*    \| step +\d+/")
                 self.assert_nothing_left(pids)
+                if number == signal.SIGKILL:
+                    self.assertRegex(result.err, r"its memory after that step: tensors hold \d.* MiB: .*moments ", result)
                 if name == "killed":
                     self.assert_goes_on(run)
+
+    def test_memory_runs_out(self):
+        """Under a limit of address space, with activations of some 20 GB."""
+        run = self.new_run("no memory")
+        arguments = self.train_arguments(run, 1, {"train.micro_batch_size": 16384, "train.global_batch_size": 16384})
+        result = self.call(*arguments, program=("prlimit", f"--as={6 << 30}", BINARY))
+        self.assertEqual(result.code, INTERNAL, result)
+        for part in ("out of memory: ", " MiB more were asked for activations; tensors hold ", "activations ", "moments ",
+                     "Less is used by a smaller train.micro_batch_size (now 16384", 'train.recompute = "full"'):
+            self.assertIn(part, result.err, result)
 
     def test_worker_is_killed_before_training(self):
         started = self.start_train(self.new_run("early"), 2, LONG)
