@@ -57,6 +57,7 @@ struct TrainConfig {
   std::string gradient_dtype = "fp32";
   double clip_grad_norm = 1.0;  ///< 0: no clipping
   Recompute recompute = Recompute::none;
+  int64_t recompute_blocks = 1;  ///< with full: blocks that are run again together; 0: the square root of all
   ActivationOffload activation_offload = ActivationOffload::none;
   bool document_mask = false;         ///< attention does not cross documents
   bool mask_document_starts = false;  ///< the first token of a document is no label

@@ -119,6 +119,12 @@ void add_model(std::vector<Option>& table) {
                       .at_least(0)
                       .at_most(1 << 30)
                       .otherwise("the preset's, or 0"));
+  table.push_back(
+      Option("model.logit_softcap", at(&Config::model, &ModelShape::logit_softcap),
+             "Logits are cap * tanh(logits / cap), which keeps them within +-cap; Gemma 2 has 30. 0: as they "
+             "are.")
+          .at_least(0)
+          .otherwise("the preset's, or 0.0"));
   table.push_back(Option("model.dropout", at(&Config::model, &ModelShape::dropout),
                          "Share of elements dropped in training: of the embedding, of attention weights, and of what "
                          "each layer adds to the residual stream. The masks follow from run.seed and the sample, so "
@@ -236,6 +242,13 @@ void add_train(std::vector<Option>& table) {
                          "What backward recomputes instead of keeping: none; selective (the outputs of norms and "
                          "activations, which cost little); or full (each block keeps its input only: least memory, "
                          "about a third more compute). The numbers are the same in every bit.")
+                      .changeable());
+  table.push_back(Option("train.recompute_blocks", at(&Config::train, &TrainConfig::recompute_blocks),
+                         "With train.recompute = \"full\": how many blocks are recomputed together; only the input of "
+                         "the first is kept, and backward holds all of them at a time. 0: the square root of "
+                         "model.layers. It pays for deep models (docs/training.md). The numbers are the same in every "
+                         "bit.")
+                      .at_least(0)
                       .changeable());
   table.push_back(
       Option("train.activation_offload", at(&Config::train, &TrainConfig::activation_offload),

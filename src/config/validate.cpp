@@ -90,6 +90,15 @@ void check_numbers(const Config& config, Checks& checks) {
       "train.activation_offload = \"{}\" moves the inputs of blocks, and train.recompute = \"{}\" keeps what is "
       "inside them as well; train.recompute = \"full\" goes with it",
       name_of(offload), name_of(config.train.recompute));
+  checks.require(config.train.recompute_blocks == 1 || config.train.recompute == Recompute::full,
+                 {"train.recompute_blocks", "train.recompute"},
+                 "train.recompute_blocks = {} groups blocks that are recomputed whole, and train.recompute = \"{}\" "
+                 "recomputes none whole; train.recompute = \"full\" goes with it",
+                 config.train.recompute_blocks, name_of(config.train.recompute));
+  checks.require(config.train.recompute_blocks <= std::max<int64_t>(config.model.layers, 1),
+                 {"train.recompute_blocks", "model.layers"},
+                 "train.recompute_blocks = {} is more than model.layers = {}; at most {} works",
+                 config.train.recompute_blocks, config.model.layers, config.model.layers);
   checks.require(
       offload != ActivationOffload::host || config.run.device == Device::cuda,
       {"train.activation_offload", "run.device"},

@@ -33,6 +33,7 @@ struct ModelShape {
   double norm_eps = 1e-5;
   double dropout = 0;  ///< of embedding, attention weights, and what is added to the residual stream; in training alone
   int64_t sliding_window = 0;  ///< tokens that attention looks back, itself included; 0: all
+  double logit_softcap = 0;    ///< logits are cap * tanh(logits / cap), as in Gemma 2; 0: as they are
   // llama alone
   bool qkv_bias = false;  ///< biases of the q, k and v projections
   bool qk_norm = false;   ///< RMSNorm of every query and key head

@@ -306,8 +306,15 @@ Range<Compute<T>> range_of(int64_t count, const T* x) {
 }
 
 template <typename T>
+void soft_cap(int64_t count, Compute<T> cap, T* __restrict x) {
+  const Compute<T> inverse = Compute<T>{1} / cap;
+  for (int64_t i = 0; i < count; ++i) store(x[i], cap * hyperbolic_tangent(load(x[i]) * inverse));
+}
+
+template <typename T>
 void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64_t* __restrict labels, Compute<T> scale,
-                   Compute<T> z_loss, bool gradient, Compute<T>* __restrict loss, Compute<T>* __restrict z) {
+                   Compute<T> z_loss, Compute<T> cap, bool gradient, Compute<T>* __restrict loss,
+                   Compute<T>* __restrict z) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, logits += cols) {
     const int64_t label = labels[row];
@@ -317,12 +324,18 @@ void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64
       if (gradient) memset(logits, 0, sizeof(T) * cols);
       continue;
     }
+    // What is not finite must show before the cap makes it so.
+    const bool finite = cap == 0 || range_of(cols, logits).finite;
+    if (cap > 0) soft_cap(cols, cap, logits);
     const Range<C> range = range_of(cols, logits);
     const C highest = range.highest;
     // exponential() would hide what is not finite.
-    const C poison = range.finite ? C{0} : static_cast<C>(NAN);
+    const C poison = finite && range.finite ? C{0} : static_cast<C>(NAN);
     const C sum = lane_sum<C>(cols, [&](auto j) { return exponential(load(logits, j) - highest); });
     const C at_label = load(logits[label]);
+    // of cap tanh(x / cap) by x
+    const C inverse_cap = cap > 0 ? C{1} / cap : C{0};
+    const auto slope = [&](C y) { return C{1} - y * inverse_cap * (y * inverse_cap); };
     const C log_sum = static_cast<C>(log(sum)) + highest;
     loss[row] = log_sum - at_label + poison;
     if (z != nullptr) z[row] = log_sum * log_sum + poison;
@@ -330,8 +343,15 @@ void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64
     // d log_sum / d logits is the softmax, so z only makes its share larger.
     const C share = C{1} + C{2} * z_loss * log_sum;
     const C inverse = scale * share / sum;
-    for (int64_t j = 0; j < cols; ++j) store(logits[j], exponential(load(logits[j]) - highest) * inverse + poison);
-    store(logits[label], (exponential(at_label - highest) / sum * share - C{1}) * scale + poison);
+    if (cap > 0) {
+      for (int64_t j = 0; j < cols; ++j) {
+        const C y = load(logits[j]);
+        store(logits[j], exponential(y - highest) * inverse * slope(y) + poison);
+      }
+    } else {
+      for (int64_t j = 0; j < cols; ++j) store(logits[j], exponential(load(logits[j]) - highest) * inverse + poison);
+    }
+    store(logits[label], (exponential(at_label - highest) / sum * share - C{1}) * scale * slope(at_label) + poison);
   }
 }
 
@@ -385,6 +405,7 @@ constexpr Kernels<T> make_table() {
           &swiglu_backward<T>,
           &rotate<T>,
           &gather_qkv_gradient<T>,
+          &soft_cap<T>,
           &cross_entropy<T>,
           &adamw<T>,
           &add_to<T>,

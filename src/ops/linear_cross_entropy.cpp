@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "describe/model_shape.h"
+#include "memory/purpose.h"
 #include "ops/dispatch.h"
 #include "ops/function.h"
 #include "ops/matmul.h"
@@ -15,32 +16,40 @@
 namespace trireme::ops {
 
 at::Tensor reference::linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                           double scale, double z_loss) {
-  const at::Tensor logits = at::mm(hidden, weight.t()).to(compute_type(hidden.scalar_type()));
+                                           double scale, double z_loss, double soft_cap) {
+  const at::Tensor logits = soft_capped(at::mm(hidden, weight.t()).to(compute_type(hidden.scalar_type())), soft_cap);
   const at::Tensor z = (logits.logsumexp(1).square() * labels.ge(0)).sum();
   return (at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, kIgnoredLabel) + z_loss * z) * scale;
 }
 
+at::Tensor soft_capped(const at::Tensor& logits, double cap) { return cap > 0 ? (logits / cap).tanh() * cap : logits; }
+
 namespace {
+
+// What is added to the cross-entropy of logits, and what is done to them before.
+struct Terms {
+  double scale = 1, z_loss = 0, soft_cap = 0;
+};
 
 // Softmax cross-entropy of a chunk into losses, and the squares of log sum exp into z (may be undefined); with
 // `gradient` the logits become d (loss + z_loss * z) / d logits * scale.
-void cross_entropy_rows(at::Tensor& logits, const at::Tensor& labels, double scale, double z_loss, bool gradient,
+void cross_entropy_rows(at::Tensor& logits, const at::Tensor& labels, const Terms& terms, bool gradient,
                         at::Tensor losses, at::Tensor z) {
   const profile::Scope scope(profile::Phase::forward, "cross-entropy", [&] {
     return pass_work({}, logits.numel(), logits.size(1), bytes_of(logits) * (gradient ? 2 : 1));
   });
   const int64_t rows = logits.size(0), vocab = logits.size(1);
   if (!on_cpu(logits)) {
-    const at::Tensor wide = logits.to(losses.scalar_type());
+    const at::Tensor wide = soft_capped(logits.to(losses.scalar_type()), terms.soft_cap);
     const at::Tensor valid = labels.ge(0), safe = labels.clamp_min(0).unsqueeze(1);
     const at::Tensor log_sum = wide.logsumexp(1, true), log_probabilities = wide - log_sum;
     losses.copy_(-log_probabilities.gather(1, safe).squeeze(1) * valid);
     if (z.defined()) z.copy_(log_sum.squeeze(1).square() * valid);
     if (gradient) {
-      at::Tensor p = log_probabilities.exp() * (1 + 2 * z_loss * log_sum);
+      at::Tensor p = log_probabilities.exp() * (1 + 2 * terms.z_loss * log_sum);
       p.scatter_add_(1, safe, at::full_like(safe, -1, p.options()));
-      logits.copy_(p * (valid.unsqueeze(1) * scale));
+      if (terms.soft_cap > 0) p *= 1 - (wide / terms.soft_cap).square();
+      logits.copy_(p * (valid.unsqueeze(1) * terms.scale));
     }
     return;
   }
@@ -51,8 +60,8 @@ void cross_entropy_rows(at::Tensor& logits, const at::Tensor& labels, double sca
     C *out = data<C>(losses), *squares = data<C>(z);
     const int64_t* label = data<int64_t>(labels);
     parallel_rows(rows, vocab, [&](int64_t begin, int64_t end) {
-      kernels<T>().cross_entropy(end - begin, vocab, values + begin * vocab, label + begin, static_cast<C>(scale),
-                                 static_cast<C>(z_loss), gradient, out + begin,
+      kernels<T>().cross_entropy(end - begin, vocab, values + begin * vocab, label + begin, static_cast<C>(terms.scale),
+                                 static_cast<C>(terms.z_loss), static_cast<C>(terms.soft_cap), gradient, out + begin,
                                  squares == nullptr ? nullptr : squares + begin);
     });
   });
@@ -90,8 +99,9 @@ void weight_gradient(const at::Tensor& to, const at::Tensor& dlogits, const at::
 
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(Context* context, const at::Tensor& hidden, const at::Tensor& weight,
-                            const at::Tensor& labels, double scale, double z_loss, int64_t z_part, int64_t sink,
-                            bool gradient) {
+                            const at::Tensor& labels, double scale, double z_loss, double soft_cap, int64_t z_part,
+                            int64_t sink, bool gradient) {
+    const memory::PurposeScope scope(memory::Purpose::loss);
     const int64_t tokens = hidden.size(0), vocab = weight.size(0);
     check_labels(labels, vocab);
     const auto type = compute_type(hidden.scalar_type());
@@ -108,7 +118,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       const at::Tensor rows = hidden.narrow(0, first, count);
       at::Tensor logits = logits_of(rows, weight);
       const auto chunk = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, first, count) : t; };
-      cross_entropy_rows(logits, chunk(labels), scale, z_loss, gradient, chunk(losses), chunk(z));
+      cross_entropy_rows(logits, chunk(labels), {scale, z_loss, soft_cap}, gradient, chunk(losses), chunk(z));
       if (!gradient) continue;
       input_gradient(dhidden.narrow(0, first, count), logits, weight);
       if (dweight) weight_gradient(dweight->buffer, logits, rows, dweight->accumulate || first > 0);
@@ -132,22 +142,23 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                   upstream);
     if (sink != nullptr) sink->delivered();
     const at::Tensor dhidden = context->get_saved_variables()[0];
-    return {upstream == 1.0 ? dhidden : dhidden * upstream, {}, {}, {}, {}, {}, {}, {}};
+    return {upstream == 1.0 ? dhidden : dhidden * upstream, {}, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, const at::Tensor& labels, double scale,
-                                double z_loss, double* z_part) {
+                                double z_loss, double* z_part, double soft_cap) {
   const bool gradient = at::GradMode::is_enabled() && hidden.requires_grad();
   if (z_part != nullptr) *z_part = 0;
-  return LinearCrossEntropy::apply(hidden.contiguous(), weight.value, labels.contiguous(), scale, z_loss,
+  return LinearCrossEntropy::apply(hidden.contiguous(), weight.value, labels.contiguous(), scale, z_loss, soft_cap,
                                    reinterpret_cast<int64_t>(z_part), pointer(weight.sink), gradient);
 }
 
-at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
+at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, double soft_cap) {
   const at::NoGradGuard no_grad;
+  const memory::PurposeScope scope(memory::Purpose::loss);
   const int64_t tokens = hidden.size(0), vocab = weight.size(0);
   check_labels(labels, vocab);
   at::Tensor losses = at::zeros({tokens}, hidden.options().dtype(compute_type(hidden.scalar_type())));
@@ -155,7 +166,8 @@ at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight, cons
   for (int64_t first = 0; first < tokens; first += step) {
     const int64_t count = std::min(step, tokens - first);
     at::Tensor logits = logits_of(hidden.narrow(0, first, count), weight);
-    cross_entropy_rows(logits, labels.narrow(0, first, count), 1.0, 0.0, false, losses.narrow(0, first, count), {});
+    cross_entropy_rows(logits, labels.narrow(0, first, count), {.soft_cap = soft_cap}, false,
+                       losses.narrow(0, first, count), {});
   }
   return losses;
 }

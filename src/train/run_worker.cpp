@@ -7,6 +7,7 @@
 #include <csignal>
 #include <functional>
 #include <future>
+#include <new>
 #include <optional>
 
 #include "base/error.h"
@@ -18,6 +19,7 @@
 #include "comm/rendezvous.h"
 #include "memory/caching_allocator.h"
 #include "observe/matmul_rate.h"
+#include "observe/memory_estimate.h"
 #include "train/checkpointing.h"
 #include "train/connect.h"
 #include "train/evaluate.h"
@@ -105,6 +107,7 @@ observe::MatmulRate measure_together(Session& session) {
   options.together = [&] { session.mesh->world().barrier(); };
   observe::MatmulRate rate = observe::measure_matmul_rate(activation_type(session.config.train.precision), options);
   rate.flops_per_second = session.mesh->world().all_reduce_scalar(rate.flops_per_second);
+  memory::release_cached();  // its matrices, and what was freed while the session was made
   return rate;
 }
 
@@ -132,7 +135,10 @@ class Run {
       reporter_.begin_step();
       profiler_->begin_step();
       const StepResult result = step(s_, [this] { return wants_to_stop(); });
-      if (context_.status) context_.status->set_step(s_.progress.step);
+      if (context_.status) {
+        if (memory::caching_allocator_installed()) context_.status->set_memory(memory::held_in_words());
+        context_.status->set_step(s_.progress.step);
+      }
       reporter_.step(result);
       profiler_->end_step(result.tokens);
       check_skipped(result);
@@ -291,6 +297,18 @@ class Run {
   bool postponed_ = false;  // a checkpoint is due that a skipped step has put off
 };
 
+// With what was held and what helps; nothing for another error.
+std::optional<memory::OutOfMemory> as_out_of_memory(const std::exception& error, const config::Config& config) {
+  std::string what;
+  if (dynamic_cast<const memory::OutOfMemory*>(&error) != nullptr)
+    what = error.what();
+  else if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    what = "out of memory: more was asked for outside of tensors; " + memory::held_in_words();
+  else
+    return std::nullopt;
+  return memory::OutOfMemory(fmt::format("{}. Less is used by {}", what, observe::ways_to_less_memory(config)));
+}
+
 }  // namespace
 
 ExitCode run_worker(config::Config config, WorkerContext& context) {
@@ -327,7 +345,9 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
     sizes.data = config.parallel.data;
     session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
     return Run(*session, context).train();
-  } catch (const std::exception& error) {
+  } catch (const std::exception& any) {
+    const std::optional<memory::OutOfMemory> out_of_memory = as_out_of_memory(any, config);
+    const std::exception& error = out_of_memory ? *out_of_memory : any;
     const auto* ours = dynamic_cast<const Error*>(&error);
     if (context.status) context.status->report_error(ours != nullptr ? ours->code() : ExitCode::internal, error.what());
     if (dynamic_cast<const AgreedError*>(&error) != nullptr) throw;
@@ -335,6 +355,7 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
     const bool with_record = ours == nullptr || ours->code() != ExitCode::bad_input;
     world->abort(error.what(), with_record);
     if (session) session->mesh->data().abort(error.what(), false);  // wakes those that sleep in a group of its own
+    if (out_of_memory) throw *out_of_memory;
     throw;
   }
 }

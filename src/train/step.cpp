@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "base/profile.h"
+#include "memory/caching_allocator.h"
 #include "memory/process_memory.h"
 #include "optim/gradient_norm.h"
 #include "optim/schedule.h"
@@ -34,6 +37,7 @@ models::Pass training_pass(const Session& s, const BatchTensors& batch) {
   models::Pass pass = models::make_pass(batch.tokens, config.train.document_mask, s.dataset->end_of_text());
   pass.dropout = {config.model.dropout, static_cast<uint64_t>(config.run.seed), batch.samples};
   pass.recompute = config.train.recompute;
+  pass.recompute_blocks = config.train.recompute_blocks;
   pass.offload = s.offload;
   return pass;
 }
@@ -46,11 +50,13 @@ std::vector<data::Batch> next_batches(data::Loader& loader) {
 
 at::Tensor forward(const Session& s, const BatchTensors& batch, const models::LossOptions& options) {
   const profile::Scope scope(profile::Kind::section, profile::Phase::forward, "forward");
+  const memory::PurposeScope purpose(memory::Purpose::activations);
   return models::loss(*s.model, batch.tokens, batch.labels, training_pass(s, batch), options);
 }
 
 void backward(const at::Tensor& loss) {
   const profile::Scope scope(profile::Kind::section, profile::Phase::backward, "backward");
+  const memory::PurposeScope purpose(memory::Purpose::workspace);
   loss.backward();
 }
 
@@ -102,12 +108,15 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
     double z_part = 0;
     const at::Tensor share =
         forward(s, tensors, {.scale = scale * loss_scale, .z_loss = s.config.train.z_loss, .z_part = &z_part});
+    result.kept_activation_bytes = std::max(
+        result.kept_activation_bytes, memory::of(memory::allocator_statistics().live, memory::Purpose::activations));
     backward(share);
     loss += (share.item<double>() - z_part) / loss_scale;
     z_loss += z_part / loss_scale;
   }
   s.data_parallel->finish_gradients();
 
+  const memory::PurposeScope scope(memory::Purpose::workspace);
   // Update. Every rank holds the same gradients and finds the same norm; whether to skip is agreed on all the same,
   // since ranks that took different ways here would never meet again.
   const optim::GradientNorm norm = gradient_norm(*s.model, loss_scale);

@@ -38,6 +38,7 @@ TEST(Differences, MayOrMayNotChange) {
       {"data.path=moved", "data.path", true},
       {"memory.caching_allocator=false", "memory.caching_allocator", true},
       {"train.recompute=full", "train.recompute", true},
+      {"model.logit_softcap=30", "model.logit_softcap", false},
       {"train.micro_batch_size=4", "train.micro_batch_size", true},
       {"train.global_batch_size=48", "train.global_batch_size", false},
       {"train.seq_len=64", "train.seq_len", false},
