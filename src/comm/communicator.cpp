@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/profile.h"
 #include "comm/group.h"
 
 namespace trireme::comm {
@@ -106,7 +107,15 @@ Call out_of_place(Kind kind, const at::Tensor& output, const at::Tensor& input, 
   return call;
 }
 
-Work start(const std::shared_ptr<Group>& group, Call call) { return {group, group->post(std::move(call))}; }
+// An axis of one rank has nothing to tell.
+profile::Work work_of(const Call& call) {
+  return {.bytes = static_cast<double>(call.count) * static_cast<double>(size_of(call.dtype))};
+}
+
+Work start(const std::shared_ptr<Group>& group, Call call) {
+  const profile::Scope scope(profile::Phase::communication, "collective, post", [&] { return work_of(call); });
+  return {group, group->post(std::move(call))};
+}
 
 }  // namespace
 
@@ -121,6 +130,7 @@ void Work::wait() {
 
 void Work::wait(std::chrono::milliseconds timeout) {
   if (operation_ == nullptr) return;
+  const profile::Scope scope(profile::Phase::communication, "collective, wait", [] { return profile::Work{}; });
   group_->wait(*operation_, timeout);
   operation_.reset();
 }
@@ -192,7 +202,10 @@ void Communicator::all_to_all_into(const at::Tensor& output, const at::Tensor& i
 void Communicator::send(const at::Tensor& tensor, int64_t to) { send_async(tensor, to).wait(); }
 void Communicator::recv(const at::Tensor& tensor, int64_t from) { recv_async(tensor, from).wait(); }
 void Communicator::barrier() { barrier_async().wait(); }
-void Communicator::progress() { group_->progress(); }
+void Communicator::progress() {
+  const profile::Scope scope(profile::Phase::communication, "collective, progress", [] { return profile::Work{}; });
+  group_->progress();
+}
 
 at::Tensor Communicator::shared_empty(const std::string& name, at::IntArrayRef sizes, at::ScalarType dtype,
                                       Sharing sharing) {
@@ -221,6 +234,7 @@ T reduce_scalar(Group& group, T value, DType dtype, ReduceOp op) {
   call.op = op;
   call.count = 1;
   call.output = &value;
+  const profile::Scope scope(profile::Phase::communication, "collective of one number", [&] { return work_of(call); });
   group.run(std::move(call));
   return value;
 }

@@ -144,6 +144,12 @@ struct MetricsConfig {
   int64_t histograms = 0;    ///< steps between histograms of weights and gradients in them; 0: never
 };
 
+/// Where the time of some steps goes (train/profiler.h).
+struct ProfileConfig {
+  int64_t steps = 0;         ///< 0: no profile
+  int64_t warmup_steps = 3;  ///< before the first of them, counted from where a call of the program starts
+};
+
 struct MemoryConfig {
   bool caching_allocator = true;
 };
@@ -163,6 +169,7 @@ struct Config {
   CheckpointConfig checkpoint;
   EvalConfig eval;
   MetricsConfig metrics;
+  ProfileConfig profile;
   MemoryConfig memory;
 };
 

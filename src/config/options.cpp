@@ -483,6 +483,16 @@ void add_running(std::vector<Option>& table) {
                          "metrics.tensorboard. 0: never.")
                       .at_least(0)
                       .changeable());
+  table.push_back(Option("profile.steps", at(&Config::profile, &ProfileConfig::steps),
+                         "Steps of which every operation is timed: a table, RUN/profile/profile-rankN.json and a trace "
+                         "for ui.perfetto.dev. `train --profile` sets it. 0: none.")
+                      .at_least(0)
+                      .at_most(1000)
+                      .changeable());
+  table.push_back(Option("profile.warmup_steps", at(&Config::profile, &ProfileConfig::warmup_steps),
+                         "Steps before the first that is timed, counted from where this call of the program starts.")
+                      .at_least(0)
+                      .changeable());
   table.push_back(
       Option("memory.caching_allocator", at(&Config::memory, &MemoryConfig::caching_allocator),
              "Keep freed memory for the next step instead of giving it back to the system. Much faster; off it "
@@ -509,6 +519,7 @@ const std::vector<Section>& sections() {
       {"checkpoint", "Saving and resuming."},
       {"eval", "Loss on held-out text, and multiple-choice questions."},
       {"metrics", "What is written while training."},
+      {"profile", "Where the time of a step goes."},
       {"memory", "How memory is handled."},
   };
   return table;

@@ -116,6 +116,21 @@ void check_numbers(const Config& config, Checks& checks) {
       factor);
 }
 
+void check_profile(const Config& config, Checks& checks) {
+  const ProfileConfig& profile = config.profile;
+  if (profile.steps == 0) return;
+  const int64_t last = config.train.stop_after > 0 ? config.train.stop_after : config.train.steps;
+  checks.require(profile.warmup_steps + profile.steps <= last,
+                 {"profile.steps", "profile.warmup_steps", "train.steps", "train.stop_after"},
+                 "profile.steps = {} after profile.warmup_steps = {} need {} steps, and the run ends after step {}; "
+                 "fewer of them, or more train.steps, work",
+                 profile.steps, profile.warmup_steps, profile.steps + profile.warmup_steps, last);
+  checks.require(config.run.device == Device::cpu, {"profile.steps", "run.device"},
+                 "profile.steps = {} times calls, and with run.device = \"{}\" those return before their work is done; "
+                 "\"cpu\" works",
+                 profile.steps, name_of(config.run.device));
+}
+
 void check_data(const Config& config, Checks& checks) {
   const DataConfig& data = config.data;
   const bool generated = !data.generator.empty();
@@ -173,6 +188,7 @@ std::vector<std::string> cross_check(const Config& config, const std::set<std::s
       "metrics.histograms = {} needs metrics.tensorboard = true, since histograms are written to TensorBoard's "
       "files alone; or 0 for none",
       config.metrics.histograms);
+  check_profile(config, checks);
   check_data(config, checks);
   check_eval(config, checks);
   return std::move(checks.faults);

@@ -135,31 +135,32 @@ void add_rows(int64_t rows, int64_t cols, const T* __restrict x, Compute<T>* __r
     for (int64_t i = 0; i < cols; ++i) sums[i] += load(x[i]);
 }
 
-// Philox4x32-10 for 16 consecutive blocks: words[4 * block + word], the values of random::philox (base/random.h) with a
-// zero upper counter. In lanes, so that the compiler multiplies them together.
+// Philox4x32-10 of kBlocks consecutive blocks: words[4 * block + word], the values of random::philox (base/random.h)
+// with a zero upper counter. The rounds stand one after another within a loop over blocks: of a loop over rounds around
+// one over blocks g++ unrolls the inner one, and then multiplies number by number.
+constexpr int64_t kBlocks = 4 * kLanes;
+
+template <int rounds>
+inline __attribute__((always_inline)) void philox_rounds(uint32_t& x0, uint32_t& x1, uint32_t& x2, uint32_t& x3,
+                                                         uint32_t k0, uint32_t k1) {
+  const uint64_t a = uint64_t{0xD2511F53} * x0, b = uint64_t{0xCD9E8D57} * x2;
+  x0 = static_cast<uint32_t>(b >> 32) ^ x1 ^ k0;
+  x1 = static_cast<uint32_t>(b);
+  x2 = static_cast<uint32_t>(a >> 32) ^ x3 ^ k1;
+  x3 = static_cast<uint32_t>(a);
+  if constexpr (rounds > 1) philox_rounds<rounds - 1>(x0, x1, x2, x3, k0 + 0x9E3779B9, k1 + 0xBB67AE85);
+}
+
 inline void philox_words(uint64_t key, uint64_t first_block, uint32_t* __restrict words) {
-  uint32_t x0[kLanes], x1[kLanes], x2[kLanes], x3[kLanes];
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    const uint64_t block = first_block + static_cast<uint64_t>(lane);
-    x0[lane] = static_cast<uint32_t>(block);
-    x1[lane] = static_cast<uint32_t>(block >> 32);
-    x2[lane] = x3[lane] = 0;
-  }
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9, k1 += 0xBB67AE85) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const uint64_t a = uint64_t{0xD2511F53} * x0[lane], b = uint64_t{0xCD9E8D57} * x2[lane];
-      x0[lane] = static_cast<uint32_t>(b >> 32) ^ x1[lane] ^ k0;
-      x1[lane] = static_cast<uint32_t>(b);
-      x2[lane] = static_cast<uint32_t>(a >> 32) ^ x3[lane] ^ k1;
-      x3[lane] = static_cast<uint32_t>(a);
-    }
-  }
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    words[4 * lane] = x0[lane];
-    words[4 * lane + 1] = x1[lane];
-    words[4 * lane + 2] = x2[lane];
-    words[4 * lane + 3] = x3[lane];
+  const uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int64_t i = 0; i < kBlocks; ++i) {
+    const uint64_t block = first_block + static_cast<uint64_t>(i);
+    uint32_t x0 = static_cast<uint32_t>(block), x1 = static_cast<uint32_t>(block >> 32), x2 = 0, x3 = 0;
+    philox_rounds<10>(x0, x1, x2, x3, k0, k1);
+    words[4 * i] = x0;
+    words[4 * i + 1] = x1;
+    words[4 * i + 2] = x2;
+    words[4 * i + 3] = x3;
   }
 }
 
@@ -167,10 +168,10 @@ template <typename T>
 void dropout(int64_t count, const T* __restrict x, T* __restrict y, uint64_t key, uint64_t first, uint32_t threshold,
              Compute<T> scale) {
   using C = Compute<T>;
-  uint32_t words[4 * kLanes];
+  uint32_t words[4 * kBlocks];
   for (int64_t done = 0; done < count;) {
     const uint64_t at = first + static_cast<uint64_t>(done);
-    const int64_t skip = static_cast<int64_t>(at % 4), room = 4 * kLanes - skip;
+    const int64_t skip = static_cast<int64_t>(at % 4), room = 4 * kBlocks - skip;
     const int64_t take = count - done < room ? count - done : room;
     philox_words(key, at / 4, words);
     for (int64_t i = 0; i < take; ++i)

@@ -11,6 +11,7 @@
 #include "ops/dispatch.h"
 #include "ops/function.h"
 #include "ops/matmul.h"
+#include "ops/work.h"
 
 namespace trireme::ops {
 
@@ -34,6 +35,9 @@ struct Terms {
 // `gradient` the logits become d (loss + z_loss * z) / d logits * scale.
 void cross_entropy_rows(at::Tensor& logits, const at::Tensor& labels, const Terms& terms, bool gradient,
                         at::Tensor losses, at::Tensor z) {
+  const profile::Scope scope(profile::Phase::forward, "cross-entropy", [&] {
+    return pass_work({}, logits.numel(), logits.size(1), bytes_of(logits) * (gradient ? 2 : 1));
+  });
   const int64_t rows = logits.size(0), vocab = logits.size(1);
   if (!on_cpu(logits)) {
     const at::Tensor wide = soft_capped(logits.to(losses.scalar_type()), terms.soft_cap);
@@ -69,11 +73,35 @@ void check_labels(const at::Tensor& labels, int64_t vocab) {
   TRIREME_CHECK(highest < vocab, "label {} in a vocabulary of {}", highest, vocab);
 }
 
+// Products with the head's weight [vocab, hidden]: of rows [rows, hidden] with it, of the gradient of the logits with
+// it, and of that with the rows.
+at::Tensor logits_of(const at::Tensor& rows, const at::Tensor& weight) {
+  const profile::Scope scope(profile::Phase::forward, "head", [&] {
+    return product_work({}, rows.size(0), weight.size(0), rows.size(1), rows.element_size(), rows.element_size());
+  });
+  return at::mm(rows, weight.t());
+}
+
+void input_gradient(at::Tensor to, const at::Tensor& dlogits, const at::Tensor& weight) {
+  const profile::Scope scope(profile::Phase::backward, "head, input gradient", [&] {
+    return product_work({}, dlogits.size(0), weight.size(1), weight.size(0), to.element_size(), to.element_size());
+  });
+  at::mm_out(to, dlogits, weight);
+}
+
+void weight_gradient(const at::Tensor& to, const at::Tensor& dlogits, const at::Tensor& rows, bool accumulate) {
+  const profile::Scope scope(profile::Phase::backward, "head, weight gradient", [&] {
+    return product_work({}, dlogits.size(1), rows.size(1), rows.size(0), rows.element_size(), to.element_size(),
+                        accumulate);
+  });
+  add_product(to, dlogits.t(), rows, accumulate);
+}
+
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(Context* context, const at::Tensor& hidden, const at::Tensor& weight,
                             const at::Tensor& labels, double scale, double z_loss, double soft_cap, int64_t z_part,
                             int64_t sink, bool gradient) {
-    const memory::PurposeScope scope(memory::Purpose::loss);
+    const memory::PurposeScope purpose(memory::Purpose::loss);
     const int64_t tokens = hidden.size(0), vocab = weight.size(0);
     check_labels(labels, vocab);
     const auto type = compute_type(hidden.scalar_type());
@@ -88,13 +116,12 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     for (int64_t first = 0; first < tokens; first += step) {
       const int64_t count = std::min(step, tokens - first);
       const at::Tensor rows = hidden.narrow(0, first, count);
-      at::Tensor logits = at::mm(rows, weight.t());
+      at::Tensor logits = logits_of(rows, weight);
       const auto chunk = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, first, count) : t; };
       cross_entropy_rows(logits, chunk(labels), {scale, z_loss, soft_cap}, gradient, chunk(losses), chunk(z));
       if (!gradient) continue;
-      at::Tensor to = dhidden.narrow(0, first, count);
-      at::mm_out(to, logits, weight);
-      if (dweight) add_product(dweight->buffer, logits.t(), rows, dweight->accumulate || first > 0);
+      input_gradient(dhidden.narrow(0, first, count), logits, weight);
+      if (dweight) weight_gradient(dweight->buffer, logits, rows, dweight->accumulate || first > 0);
     }
     if (gradient) context->save_for_backward({dhidden});
     // In double, so that what is reported does not depend on how the batch was cut.
@@ -131,14 +158,14 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, 
 
 at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, double soft_cap) {
   const at::NoGradGuard no_grad;
-  const memory::PurposeScope scope(memory::Purpose::loss);
+  const memory::PurposeScope purpose(memory::Purpose::loss);
   const int64_t tokens = hidden.size(0), vocab = weight.size(0);
   check_labels(labels, vocab);
   at::Tensor losses = at::zeros({tokens}, hidden.options().dtype(compute_type(hidden.scalar_type())));
   const int64_t step = describe::loss_rows_per_chunk(tokens, vocab, hidden.element_size());
   for (int64_t first = 0; first < tokens; first += step) {
     const int64_t count = std::min(step, tokens - first);
-    at::Tensor logits = at::mm(hidden.narrow(0, first, count), weight.t());
+    at::Tensor logits = logits_of(hidden.narrow(0, first, count), weight);
     cross_entropy_rows(logits, labels.narrow(0, first, count), {.soft_cap = soft_cap}, false,
                        losses.narrow(0, first, count), {});
   }

@@ -25,6 +25,7 @@
 #include "train/evaluate.h"
 #include "train/first_use.h"
 #include "train/inference.h"
+#include "train/profiler.h"
 #include "train/reporter.h"
 #include "train/session.h"
 #include "train/step.h"
@@ -132,18 +133,21 @@ class Run {
     while (s_.progress.step < last_step_) {
       set_phase(context_, Phase::training);
       reporter_.begin_step();
+      profiler_->begin_step();
       const StepResult result = step(s_, [this] { return wants_to_stop(); });
       if (context_.status) {
         if (memory::caching_allocator_installed()) context_.status->set_memory(memory::held_in_words());
         context_.status->set_step(s_.progress.step);
       }
       reporter_.step(result);
+      profiler_->end_step(result.tokens);
       check_skipped(result);
       // The checkpoint does not wait for the evaluation, which a stop or a crash may cut short.
       if (checkpoint_due(result)) save();
       if (result.stop && s_.progress.step < last_step_) return obey_stop();
       if (evaluation_due() && !evaluate(Evaluate::all)) return obey_stop();
     }
+    profiler_->finish();
     set_phase(context_, Phase::done);
     return ExitCode::done;
   }
@@ -175,6 +179,8 @@ class Run {
     reporter_.rewind(s_.progress.step);
     on_first_rank(s_.mesh->world(), [&] { write_run_folder(s_); });
     const observe::MatmulRate rate = measure_together(s_);
+    profiler_.emplace(s_, rate.flops_per_second / static_cast<double>(s_.mesh->size()),
+                      [this](const std::string& table) { reporter_.say(table); });
     reporter_.start(rate.flops_per_second, rate.size,
                     s_.progress.step > 0 ? store_.step_folder(s_.progress.step) : std::filesystem::path());
   }
@@ -188,6 +194,7 @@ class Run {
   }
 
   ExitCode obey_stop() {
+    profiler_->finish();
     const std::string mine = reason_ != StopReason::none ? resilience::to_string(reason_, s_.config.run.dir)
                              : time_is_over_
                                  ? fmt::format("run.time_limit_minutes = {}", s_.config.run.time_limit_minutes)
@@ -283,6 +290,7 @@ class Run {
   checkpoint::Store store_;
   int64_t last_step_;
   Reporter reporter_;
+  std::optional<Profiler> profiler_;  // from resume() on
   StopReason reason_ = StopReason::none;
   bool time_is_over_ = false;
   int64_t skipped_in_a_row_ = 0;

@@ -27,6 +27,8 @@ TEST(Differences, MayOrMayNotChange) {
       {"checkpoint.keep=1", "checkpoint.keep", true},
       {"eval.interval=1", "eval.interval", true},
       {"metrics.interval=1", "metrics.interval", true},
+      {"profile.steps=2", "profile.steps", true},
+      {"profile.warmup_steps=2", "profile.warmup_steps", true},
       {"metrics.layer_grad_norms=true", "metrics.layer_grad_norms", true},
       {"parallel.data=4", "parallel.data", true},
       {"comm.backend=shm", "comm.backend", true},
