@@ -101,7 +101,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(Context* context, const at::Tensor& hidden, const at::Tensor& weight,
                             const at::Tensor& labels, double scale, double z_loss, double soft_cap, int64_t z_part,
                             int64_t sink, bool gradient) {
-    const memory::PurposeScope scope(memory::Purpose::loss);
+    const memory::PurposeScope purpose(memory::Purpose::loss);
     const int64_t tokens = hidden.size(0), vocab = weight.size(0);
     check_labels(labels, vocab);
     const auto type = compute_type(hidden.scalar_type());
@@ -158,7 +158,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Weight& weight, 
 
 at::Tensor token_losses(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, double soft_cap) {
   const at::NoGradGuard no_grad;
-  const memory::PurposeScope scope(memory::Purpose::loss);
+  const memory::PurposeScope purpose(memory::Purpose::loss);
   const int64_t tokens = hidden.size(0), vocab = weight.size(0);
   check_labels(labels, vocab);
   at::Tensor losses = at::zeros({tokens}, hidden.options().dtype(compute_type(hidden.scalar_type())));

@@ -116,7 +116,7 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   }
   s.data_parallel->finish_gradients();
 
-  const memory::PurposeScope scope(memory::Purpose::workspace);
+  const memory::PurposeScope purpose(memory::Purpose::workspace);
   // Update. Every rank holds the same gradients and finds the same norm; whether to skip is agreed on all the same,
   // since ranks that took different ways here would never meet again.
   const optim::GradientNorm norm = gradient_norm(*s.model, loss_scale);
