@@ -278,9 +278,9 @@ TEST_P(Communicators, BackendAdapter) {
       EXPECT_TRUE(in[0].equal(input_of((me + n - 1) % n, count, at::kFloat))) << "send, recv";
     }
     std::vector<at::Tensor> t = {at::ones({2})};
-    c10d::AllreduceOptions average;
-    average.reduceOp = c10d::ReduceOp::AVG;
-    EXPECT_THROW(backend->allreduce(t, average), InputError);
+    c10d::AllreduceOptions product;
+    product.reduceOp = c10d::ReduceOp::PRODUCT;
+    EXPECT_THROW(backend->allreduce(t, product), InputError);
     std::vector<at::Tensor> two = {at::ones({2}), at::ones({2})};
     EXPECT_THROW(backend->allreduce(two), InputError);
   });

@@ -12,7 +12,7 @@
 
 namespace trireme::comm {
 
-using Kernel = void(void* const*, int64_t, const void* const*, int64_t, int64_t, DType, ReduceOp);
+using Kernel = void(void* const*, int64_t, const void* const*, int64_t, int64_t, DType, Reduction);
 Kernel reduce_baseline;
 
 namespace {
