@@ -99,6 +99,7 @@ std::shared_ptr<Communicator> Communicator::subgroup(const std::vector<int64_t>&
   options.rank = me - ranks.begin();
   options.timeout = timeout();
   options.settings = group_->settings();
+  options.generation = group_->generation();
   return std::make_shared<Communicator>(std::make_shared<Group>(group_->arena(), options));
 }
 
@@ -135,6 +136,11 @@ Work Communicator::all_reduce_async(at::TensorList tensors, Reduction how) {
   if (tensors.empty()) return {};
   if (size() == 1 && !tensors[0].is_cpu() && how.factor != 1) return scale_alone(tensors, how);
   Call call = in_place_call(Kind::all_reduce, tensors, size());
+  call.reduction = how;
+  return start(group_, std::move(call));
+}
+Work Communicator::all_reduce_into_async(const at::Tensor& output, const at::Tensor& input, Reduction how) {
+  Call call = pair_call(Kind::all_reduce, output, input);
   call.reduction = how;
   return start(group_, std::move(call));
 }

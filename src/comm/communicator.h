@@ -96,6 +96,11 @@ class Communicator {
   /// done.
   void all_reduce(at::TensorList tensors, Reduction how = {}) { all_reduce_async(tensors, how).wait(); }
   [[nodiscard]] Work all_reduce_async(at::TensorList tensors, Reduction how = {});
+  /// The same into another tensor; the input stays as it is.
+  void all_reduce_into(const at::Tensor& output, const at::Tensor& input, Reduction how = {}) {
+    all_reduce_into_async(output, input, how).wait();
+  }
+  [[nodiscard]] Work all_reduce_into_async(const at::Tensor& output, const at::Tensor& input, Reduction how = {});
   /// The same into the root's tensor alone; the others' stay as they are.
   void reduce(const at::Tensor& tensor, int64_t root, Reduction how = {}) { reduce_async(tensor, root, how).wait(); }
   [[nodiscard]] Work reduce_async(const at::Tensor& tensor, int64_t root, Reduction how = {});

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/host.h"
 #include "base/log.h"
+#include "comm/flight_log.h"
 #include "comm/group.h"
 
 namespace trireme::comm {
@@ -113,6 +114,15 @@ void Group::check_peers(const std::vector<int64_t>& missing, const std::function
        fmt::format("{}: {} failed: its deadline of {:.1f} s is over ({:.1f} s have passed). Did not arrive: {}",
                    signature(), waiting_for(), seconds(deadline), seconds(elapsed),
                    who.empty() ? "nobody is missing any more" : who));
+}
+
+void Group::dump_if_asked() const {
+  if (!flight_dump_requested() || recorder_->folder().empty() || !take_flight_dump_request()) return;
+  try {
+    log::info("flight recorder: {}", dump_flight(recorder_->folder(), "on request (SIGUSR2)").string());
+  } catch (const std::exception& error) {
+    log::warning("no dump of the flight recorder: {}", error.what());
+  }
 }
 
 void Group::fail(int64_t culprit, const std::string& message) {

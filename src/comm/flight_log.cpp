@@ -1,10 +1,10 @@
 #include "comm/flight_log.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <ctime>
@@ -47,7 +47,8 @@ std::string clock_time(int64_t nanoseconds_since_1970) {
   const std::time_t seconds = nanoseconds_since_1970 / 1'000'000'000;
   std::tm broken{};
   ::gmtime_r(&seconds, &broken);
-  return fmt::format("{:%H:%M:%S}.{:06}", broken, nanoseconds_since_1970 / 1000 % 1'000'000);
+  return fmt::format("{:02}:{:02}:{:02}.{:06}", broken.tm_hour, broken.tm_min, broken.tm_sec,
+                     nanoseconds_since_1970 / 1000 % 1'000'000);
 }
 
 std::string_view in_words(ProcessState state) {
@@ -65,7 +66,7 @@ std::string_view in_words(ProcessState state) {
 }
 
 const FlightGroup& group_of(const FlightLog& log, const FlightRecord& record) {
-  static const FlightGroup none{"?", 0, {}, 0};
+  static const FlightGroup none{"?", 0, {}, 0, 0};
   const auto index = static_cast<size_t>(record.group);
   return index < log.groups.size() ? log.groups[index] : none;
 }
@@ -135,7 +136,8 @@ FlightLog read_flight_log(const std::filesystem::path& file) {
   log.recorded = memory.recorded.load();
   for (int64_t g = 0; g < std::min(memory.groups.load(), Memory::max_groups); ++g) {
     const Memory::Group& from = memory.group[g];
-    log.groups.push_back({from.axis, from.rank, {from.members, from.members + from.size}, from.instance});
+    log.groups.push_back(
+        {from.axis, from.rank, {from.members, from.members + from.size}, from.instance, from.generation});
   }
   // Of a ring that is full the oldest place may be being written over.
   const int64_t first = std::max<int64_t>(log.recorded - memory.capacity + 1, 0) + 1;
@@ -175,11 +177,9 @@ json to_json(const std::vector<FlightLog>& logs) {
     result["ranks"].push_back(std::move(rank));
   }
   for (const GroupProgress& group : group_progress(logs)) {
-    json entry = {{"axis", group.axis},
-                  {"ranks", group.members},
-                  {"instance", group.instance},
-                  {"behind", group.behind},
-                  {"without_record", group.without_record},
+    json entry = {{"axis", group.axis},         {"ranks", group.members},
+                  {"instance", group.instance}, {"generation", group.generation},
+                  {"behind", group.behind},     {"without_record", group.without_record},
                   {"differs", group.differs}};
     for (const RankProgress& rank : group.ranks) {
       entry["progress"].push_back({{"rank", rank.rank}, {"posted", rank.posted}, {"done", rank.done}});
@@ -201,6 +201,36 @@ std::string flight_report(const std::vector<FlightLog>& logs, int64_t last) {
   }
   return text;
 }
+
+std::string flight_summary(const std::vector<FlightLog>& logs, std::string_view indent) {
+  std::string text;
+  for (const GroupProgress& group : group_progress(logs)) {
+    const std::string line = summary(group);
+    if (!line.empty()) text += fmt::format("{}axis {}: {}\n", indent, group.axis, line);
+  }
+  return text;
+}
+
+void remove_flight_logs(const std::filesystem::path& folder, int64_t first_rank, int64_t count, int64_t world_size) {
+  std::error_code ignored;
+  for (int64_t r = first_rank; r < first_rank + count; ++r) std::filesystem::remove(flight_path(folder, r), ignored);
+  if (first_rank != 0) return;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    // Names have five digits, so they sort as the ranks do.
+    if (entry.path().extension() == ".flight" && entry.path() >= flight_path(folder, world_size)) {
+      std::filesystem::remove(entry.path(), ignored);
+    }
+  }
+}
+
+namespace {
+std::atomic<bool> g_dump_requested{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+}  // namespace
+
+void request_flight_dump() noexcept { g_dump_requested.store(true); }
+bool flight_dump_requested() noexcept { return g_dump_requested.load(std::memory_order_relaxed); }
+bool take_flight_dump_request() noexcept { return g_dump_requested.exchange(false); }
 
 std::filesystem::path dump_flight(const std::filesystem::path& folder, std::string_view why) {
   json dump = to_json(read_flight_logs(folder));

@@ -40,6 +40,20 @@ nlohmann::json to_json(const std::vector<FlightLog>& logs);
 /// messages are on their way; then each rank's last `last` operations.
 std::string flight_report(const std::vector<FlightLog>& logs, int64_t last = 8);
 
+/// A line for each group in which a rank is behind, or calls differ; empty when there is none.
+std::string flight_summary(const std::vector<FlightLog>& logs, std::string_view indent);
+
+/// Before workers start: takes away the files of `count` ranks from `first_rank` on, and those of ranks that the run
+/// does not have any more, so that no dump mixes two lives of a run.
+void remove_flight_logs(const std::filesystem::path& folder, int64_t first_rank, int64_t count, int64_t world_size);
+
+/// A signal handler may call it: the next operation of a group of this process, or its next look at late peers, writes
+/// a dump. Without a recorder in a file nothing happens.
+void request_flight_dump() noexcept;
+bool flight_dump_requested() noexcept;
+/// True once for each request.
+bool take_flight_dump_request() noexcept;
+
 /// Writes to_json() of the folder's recorders into FOLDER/dump-TIME.json and returns its path. `why` is kept in it.
 std::filesystem::path dump_flight(const std::filesystem::path& folder, std::string_view why);
 

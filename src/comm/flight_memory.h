@@ -18,6 +18,7 @@ struct FlightRecorder::Memory {
     char axis[40];
     int64_t rank;
     int64_t instance;
+    int64_t generation;
     int64_t size;
     int16_t members[max_members];
   };

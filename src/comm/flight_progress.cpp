@@ -10,7 +10,7 @@
 namespace trireme::comm {
 namespace {
 
-using Key = std::tuple<std::string, std::vector<int64_t>, int64_t>;
+using Key = std::tuple<int64_t, std::string, std::vector<int64_t>, int64_t>;
 
 void add_record(GroupProgress& group, RankProgress& rank, const FlightRecord& record) {
   const Unpacked call = unpack(record.packed);
@@ -53,11 +53,12 @@ std::vector<GroupProgress> group_progress(const std::vector<FlightLog>& logs) {
   for (const FlightLog& log : logs) {
     for (size_t g = 0; g < log.groups.size(); ++g) {
       const FlightGroup& from = log.groups[g];
-      const Key key(from.axis, from.members, from.instance);
+      const Key key(from.generation, from.axis, from.members, from.instance);
       GroupProgress& group = groups[key];
       group.axis = from.axis;
       group.members = from.members;
       group.instance = from.instance;
+      group.generation = from.generation;
       RankProgress rank;
       rank.rank = log.rank;
       for (const FlightRecord& record : log.records) {
@@ -86,33 +87,41 @@ std::vector<GroupProgress> group_progress(const std::vector<FlightLog>& logs) {
   return result;
 }
 
+std::string summary(const GroupProgress& group) {
+  if (!group.differs.empty()) return "calls differ: " + group.differs.front();
+  if (group.behind.empty()) return "";
+  const auto ahead = std::max_element(group.ranks.begin(), group.ranks.end(),
+                                      [](const auto& a, const auto& b) { return a.posted < b.posted; });
+  return fmt::format("rank {} has not come to #{} {}, where rank {} is", fmt::join(group.behind, ", "), ahead->posted,
+                     ahead->call, ahead->rank);
+}
+
 std::string to_text(const GroupProgress& group) {
-  std::string text = fmt::format("axis {}, ranks {}\n", group.axis, fmt::join(group.members, ", "));
+  std::string text = fmt::format("axis {}, ranks {}{}\n", group.axis, fmt::join(group.members, ", "),
+                                 group.generation == 0 ? "" : fmt::format(", generation {}", group.generation));
   uint64_t furthest = 0;
+  std::string call;
   for (const RankProgress& rank : group.ranks) {
     text += fmt::format("  rank {:<4} posted #{}{}, done up to #{}\n", rank.rank, rank.posted,
                         rank.call.empty() ? "" : " " + rank.call, rank.done);
-    furthest = std::max(furthest, rank.posted);
+    if (rank.posted <= furthest) continue;
+    furthest = rank.posted;
+    call = rank.call;
   }
   if (!group.without_record.empty()) {
     text += fmt::format("  no record of rank {}\n", fmt::join(group.without_record, ", "));
   }
   for (const std::string& difference : group.differs) text += fmt::format("  calls differ: {}\n", difference);
   for (const std::string& message : group.messages) text += fmt::format("  message of {}\n", message);
-  const auto ahead = std::find_if(group.ranks.begin(), group.ranks.end(),
-                                  [&](const RankProgress& rank) { return rank.posted == furthest; });
+  std::vector<int64_t> unfinished;
+  for (const RankProgress& rank : group.ranks) {
+    if (rank.done < furthest) unfinished.push_back(rank.rank);
+  }
   if (!group.behind.empty()) {
-    text += fmt::format("  behind: rank {} has not come to #{} {}, where rank {} is\n", fmt::join(group.behind, ", "),
-                        furthest, ahead->call, ahead->rank);
-  } else if (ahead != group.ranks.end() && furthest != 0) {
-    std::vector<int64_t> unfinished;
-    for (const RankProgress& rank : group.ranks) {
-      if (rank.done < furthest) unfinished.push_back(rank.rank);
-    }
-    if (!unfinished.empty()) {
-      text += fmt::format("  all have come to #{} {}; not complete for rank {}\n", furthest, ahead->call,
-                          fmt::join(unfinished, ", "));
-    }
+    text += fmt::format("  behind: {}\n", summary(group));
+  } else if (!unfinished.empty()) {
+    text += fmt::format("  all have come to #{} {}; not complete for rank {}\n", furthest, call,
+                        fmt::join(unfinished, ", "));
   }
   return text;
 }

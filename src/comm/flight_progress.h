@@ -20,6 +20,7 @@ struct GroupProgress {
   std::string axis;
   std::vector<int64_t> members;
   int64_t instance = 0;
+  int64_t generation = 0;
   std::vector<RankProgress> ranks;
   std::vector<int64_t> behind;          ///< ranks that have not posted what another has
   std::vector<int64_t> without_record;  ///< members whose recorder was not found
@@ -29,5 +30,7 @@ struct GroupProgress {
 
 std::vector<GroupProgress> group_progress(const std::vector<FlightLog>& logs);
 std::string to_text(const GroupProgress& group);
+/// Who is behind at which operation, or what differs, on one line; empty when neither.
+std::string summary(const GroupProgress& group);
 
 }  // namespace trireme::comm

@@ -97,6 +97,7 @@ int32_t FlightRecorder::add_group(const FlightGroup& group) {
   to.axis[length] = '\0';
   to.rank = group.rank;
   to.instance = group.instance;
+  to.generation = group.generation;
   to.size = std::min(static_cast<int64_t>(group.members.size()), Memory::max_members);
   for (int64_t i = 0; i < to.size; ++i) to.members[i] = static_cast<int16_t>(group.members[static_cast<size_t>(i)]);
   memory_->groups.store(index + 1, std::memory_order_release);

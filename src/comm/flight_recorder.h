@@ -54,6 +54,7 @@ struct FlightGroup {
   int64_t rank = 0;              ///< of the recording rank in it
   std::vector<int64_t> members;  ///< ranks of the world
   int64_t instance = 0;          ///< 0, 1, ...: groups of the same axis and members one after another
+  int64_t generation = 0;        ///< of the job's ranks: see rebuild.h
 };
 
 class FlightRecorder {

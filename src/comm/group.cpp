@@ -36,6 +36,7 @@ Group::Group(std::shared_ptr<Arena> arena, GroupOptions options)
     : arena_(std::move(arena)),
       settings_(options.settings != nullptr ? std::move(options.settings) : std::make_shared<GroupSettings>()),
       axis_(std::move(options.axis)),
+      generation_(options.generation),
       members_(std::move(options.members)),
       rank_(options.rank),
       timeout_(options.timeout) {
@@ -70,7 +71,7 @@ Group::Group(std::shared_ptr<Arena> arena, GroupOptions options)
   if (speed != settings_->links.end()) link_ = EmulatedLink(speed->second);
   incoming_.assign(n, link_);
   recorder_ = settings_->recorder != nullptr ? settings_->recorder : std::make_shared<FlightRecorder>();
-  recorded_as_ = recorder_->add_group({axis_, rank_, members_, instance});
+  recorded_as_ = recorder_->add_group({axis_, rank_, members_, instance, generation_});
 }
 
 Group::~Group() = default;
@@ -212,6 +213,7 @@ void Group::block(const Ready& ready, const What& waiting_for, const Missing& mi
     const bool expired = time - start >= timeout;
     if (expired || (time - start >= patience_nanoseconds && time - looked >= look_nanoseconds)) {
       looked = time;
+      dump_if_asked();
       check_peers(missing(), waiting_for, time - start, timeout);
     }
   }

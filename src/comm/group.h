@@ -59,6 +59,7 @@ struct GroupOptions {
   int64_t rank = 0;  ///< of this process in the group
   std::chrono::milliseconds timeout{600'000};
   std::shared_ptr<const GroupSettings> settings;  ///< null: the defaults
+  int64_t generation = 0;                         ///< of the job's ranks: see rebuild.h
 };
 
 /// A call under way. Its state is the group's own business.
@@ -116,6 +117,7 @@ class Group {
   const std::shared_ptr<const GroupSettings>& settings() const { return settings_; }
   /// Arena ranks of the members, in the order of the group's ranks.
   const std::vector<int64_t>& members() const { return members_; }
+  int64_t generation() const { return generation_; }
   const EmulatedLink& link() const { return link_; }
 
   /// Records the arrival; does not wait, unless 64 earlier calls are still under way. Throws InputError for a call that
@@ -201,6 +203,7 @@ class Group {
                    Nanoseconds elapsed, Nanoseconds deadline);
   void check_poison(const std::function<std::string()>& waiting_for);
   void record_failure(std::string_view message);
+  void dump_if_asked() const;
   [[noreturn]] void fail(int64_t culprit, const std::string& message);
   std::vector<int64_t> missing_ranks(const Operation& operation) const;
   std::string where(const Operation& operation) const;
@@ -212,6 +215,7 @@ class Group {
   std::shared_ptr<Arena> arena_;
   std::shared_ptr<const GroupSettings> settings_;
   std::string axis_;
+  int64_t generation_ = 0;
   std::vector<int64_t> members_;
   int64_t rank_ = 0;
   int64_t size_ = 1;

@@ -209,6 +209,7 @@ std::shared_ptr<Operation> Group::post(Call call) {
 }
 
 void Group::record(Operation& operation) {
+  dump_if_asked();
   const Call& call = operation.call;
   FlightRecord record;
   record.group = recorded_as_;

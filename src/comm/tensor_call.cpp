@@ -144,6 +144,20 @@ Call in_place_call(Kind kind, at::TensorList tensors, int64_t ranks) {
   return call;
 }
 
+Call pair_call(Kind kind, const at::Tensor& output, const at::Tensor& input) {
+  check_lists(kind, output, input);
+  if (output.numel() != input.numel()) {
+    throw_input("{}: the output has {} elements, the input {}", name_of(kind), output.numel(), input.numel());
+  }
+  Call call;
+  call.kind = kind;
+  call.count = input.numel() * set_dtype(call, input);
+  call.input = input.data_ptr();
+  call.output = output.data_ptr();
+  keep(call, output, input);
+  return call;
+}
+
 Call blocks_call(Kind kind, const at::Tensor& output, const at::Tensor& input, int64_t ranks, bool is_root) {
   const bool input_only = kind == Kind::gather && !is_root;
   const bool output_only = kind == Kind::scatter && !is_root;

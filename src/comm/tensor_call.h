@@ -12,6 +12,8 @@ namespace trireme::comm {
 Call in_place_call(Kind kind, const at::Tensor& tensor, int64_t ranks);
 /// Several in one call.
 Call in_place_call(Kind kind, at::TensorList tensors, int64_t ranks);
+/// As many elements out as in.
+Call pair_call(Kind kind, const at::Tensor& output, const at::Tensor& input);
 /// Equal blocks: the larger side has `ranks` times as many elements; for all_to_all both are a multiple of it. The
 /// output of gather and the input of scatter may be undefined where `is_root` is false.
 Call blocks_call(Kind kind, const at::Tensor& output, const at::Tensor& input, int64_t ranks, bool is_root = true);

@@ -49,6 +49,15 @@ void check_schedule(const Config& config, Checks& checks) {
   }
 }
 
+void check_links(const Config& config, Checks& checks) {
+  const LinkConfig& data = config.comm.emulate.data;
+  checks.require(data.hardware.empty() || data.gb_per_s == 0,
+                 {"comm.emulate.data.hardware", "comm.emulate.data.gb_per_s"},
+                 "comm.emulate.data.hardware = \"{}\" and comm.emulate.data.gb_per_s = {} both give a bandwidth; leave "
+                 "one out",
+                 data.hardware, data.gb_per_s);
+}
+
 void check_batch(const Config& config, Checks& checks) {
   const int64_t micro = config.train.micro_batch_size, global = config.train.global_batch_size;
   checks.require(global == -1 || global % micro == 0, {"train.micro_batch_size", "train.global_batch_size"},

@@ -149,6 +149,10 @@ TEST_P(TensorCollectives, RootsAveragesAndFactors) {
     x.fill_(static_cast<double>(2 * me));
     c.all_reduce(x, ReduceOp::avg);
     EXPECT_TRUE(x.equal(at::full({6}, static_cast<double>(n - 1))));
+    at::Tensor y = at::zeros({6});
+    c.all_reduce_into(y, x, ReduceOp::max);
+    EXPECT_TRUE(y.equal(at::full({6}, static_cast<double>(n - 1))));
+    EXPECT_THROW(c.all_reduce_into(at::zeros({5}), x), InputError);
     x.fill_(4);
     c.all_reduce(x, {ReduceOp::sum, 0.25});
     EXPECT_TRUE(x.equal(at::full({6}, static_cast<double>(n))));
