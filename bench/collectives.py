@@ -64,13 +64,13 @@ def start(name, build, folder, ranks):
     pin = [["taskset", "-c", str(sorted(os.sched_getaffinity(0))[rank % len(os.sched_getaffinity(0))])] for rank in everyone]
     if name == "trireme":
         address = f"trireme-bench-{os.getpid()}"
-        commands = [pin[r] + [str(build / "bench/bench_collectives_shm"), address, str(r), str(ranks), f"{fifo}.{r}"] for r in everyone]
+        commands = [pin[r] + [str(build / "bench_collectives_shm"), address, str(r), str(ranks), f"{fifo}.{r}"] for r in everyone]
     elif name == "gloo":
         commands = [pin[r] + [sys.executable, "-B", str(HERE / "collectives_gloo.py"), str(folder / "store"), str(r), str(ranks),
                               f"{fifo}.{r}"] for r in everyone]
     else:
         commands = [["mpirun", "--oversubscribe", "--bind-to", "core" if ranks <= os.cpu_count() else "none", "-n", str(ranks),
-                     str(build / "bench/bench_collectives_mpi"), fifo]]
+                     str(build / "bench_collectives_mpi"), fifo]]
     return Contender(name, folder, {"ranks": list(everyone), "processes": commands})
 
 
@@ -80,7 +80,7 @@ def bus_factor(operation, ranks):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=pathlib.Path, help="build folder with bench/bench_collectives_shm")
+    parser.add_argument("build", type=pathlib.Path, help="build folder with bench_collectives_shm")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.15, help="of each turn")
@@ -89,7 +89,7 @@ def main():
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     names = ["trireme", "gloo"]
-    if shutil.which("mpirun") and (options.build / "bench/bench_collectives_mpi").exists():
+    if shutil.which("mpirun") and (options.build / "bench_collectives_mpi").exists():
         names.append("mpi")
     else:
         print("no Open MPI: packages libopenmpi-dev and openmpi-bin, then build again (tools/build.sh bench)")

@@ -166,6 +166,7 @@ std::vector<std::string> cross_check(const Config& config, const std::set<std::s
                  "train.stop_after = {} is after the last step, train.steps = {}; 0 to {} work",
                  config.train.stop_after, config.train.steps, config.train.steps);
   check_batch(config, checks);
+  check_links(config, checks);
   check_numbers(config, checks);
   check_schedule(config, checks);
   checks.require(
