@@ -124,6 +124,28 @@ int64_t count_wrong(const Subject& subject) {
   return result.defined() ? result.ne(subject.expected()).sum().item<int64_t>() : 0;
 }
 
+constexpr int64_t batches = 11;
+
+// So many calls as fill `seconds`, the same number on all ranks. The fastest of a few calls is the measure: one that
+// was interrupted by another process would leave too few repeats.
+int64_t repeats_for(Communicator& communicator, const std::function<void()>& run, double seconds) {
+  double fastest = seconds_of(run, 1);
+  for (int i = 0; i < 4; ++i) fastest = std::min(fastest, seconds_of(run, 1));
+  const double guess = std::max(communicator.all_reduce_scalar(fastest, ReduceOp::max), 1e-7);
+  return std::clamp<int64_t>(static_cast<int64_t>(seconds / guess), 1, 100'000);
+}
+
+// The median over batches of the time of a call on the slowest rank.
+double median_time(Communicator& communicator, const std::function<void()>& run, int64_t repeats) {
+  at::Tensor times = at::empty({batches}, at::kDouble);
+  auto* time = times.data_ptr<double>();
+  communicator.barrier();
+  for (int64_t b = 0; b < batches; ++b) time[b] = seconds_of(run, repeats) / static_cast<double>(repeats);
+  communicator.all_reduce(times, ReduceOp::max);
+  std::sort(time, time + batches);
+  return time[batches / 2];
+}
+
 }  // namespace
 
 const std::vector<std::string>& benched_collectives() {
@@ -168,16 +190,11 @@ std::vector<BenchResult> bench_collectives(Communicator& communicator, const Ben
         // Sums of sums would grow without end.
         first.zero_();
         second.zero_();
-        // All ranks must agree on the number of repeats.
-        const double guess = communicator.all_reduce_scalar(seconds_of(subject.run, 3) / 3, ReduceOp::max);
-        const auto repeats =
-            std::clamp<int64_t>(static_cast<int64_t>(options.seconds_per_size / std::max(guess, 1e-7)), 5, 100'000);
-        communicator.barrier();
-        const double time = communicator.all_reduce_scalar(
-            seconds_of(subject.run, repeats) / static_cast<double>(repeats), ReduceOp::max);
+        const auto repeats = repeats_for(communicator, subject.run, options.seconds_per_size / batches);
+        const double time = median_time(communicator, subject.run, repeats);
         const int64_t moved = part * n * element;
         const double speed = static_cast<double>(moved) / time * 1e-9;
-        results.push_back({name, subject.in_place, moved, repeats, time * 1e6, speed,
+        results.push_back({name, subject.in_place, moved, repeats * batches, time * 1e6, speed,
                            speed * bus_factor(name, static_cast<double>(n)), wrong});
       }
     }

@@ -2,9 +2,9 @@
 //
 // algbw = bytes / time, where bytes is the size of the larger buffer. busbw is algbw times what each rank must move at
 // least: 2(n-1)/n for all_reduce; (n-1)/n for all_gather, reduce_scatter, gather, scatter and all_to_all; 1 for
-// broadcast, reduce and send_recv (nccl-tests, doc/PERFORMANCE.md). Times are the mean over the repeats, of the slowest
-// rank. Before it is measured each operation runs once on whole numbers that are small enough to be exact in any order,
-// and every element is compared.
+// broadcast, reduce and send_recv (nccl-tests, doc/PERFORMANCE.md). Times are the median over eleven batches of the
+// mean of a batch on its slowest rank. Before it is measured each operation runs once on whole numbers that are small
+// enough to be exact in any order, and every element is compared.
 #pragma once
 
 #include <cstdint>
