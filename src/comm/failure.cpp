@@ -11,6 +11,8 @@
 namespace trireme::comm {
 namespace {
 
+constexpr int64_t tell_nanoseconds = 5'000'000'000;  // of waiting, before it is told
+
 double seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
@@ -88,32 +90,44 @@ void Group::check_poison(const std::function<std::string()>& waiting_for) {
   throw WorkerError(text);
 }
 
-void Group::check_peers(const std::vector<int64_t>& missing, const std::function<std::string()>& waiting_for,
-                        Nanoseconds elapsed, Nanoseconds deadline) {
-  const auto state = [&](int64_t rank) {
-    const auto member = arena_->member(members_[static_cast<size_t>(rank)]);
-    return member ? state_of(member->process) : ProcessState::unknown;
-  };
-  for (const int64_t rank : missing) {
-    if (state(rank) != ProcessState::dead) continue;
-    // It may have failed in words just before it died: that is the better story.
-    check_poison(waiting_for);
-    fail(members_[static_cast<size_t>(rank)], fmt::format("{}: {} failed after {:.1f} s: {} died", signature(),
-                                                          waiting_for(), seconds(elapsed), whereabouts(rank)));
-  }
-  if (elapsed < deadline) return;
+// `rank 1 (pid 4242 on host), whose last call was ...: it is stopped; rank 2 ...: it is alive, but late`
+std::string Group::late_in_words(const std::vector<int64_t>& missing) const {
   std::string who;
   for (const int64_t rank : missing) {
-    const ProcessState is = state(rank);
+    const ProcessState is = state_of_rank(rank);
     who += fmt::format("{}{}{}", who.empty() ? "" : "; ", whereabouts(rank),
                        is == ProcessState::stopped ? ": it is stopped (by a signal or a debugger)"
                        : is == ProcessState::alive ? ": it is alive, but late"
                                                    : "");
   }
-  fail(missing.empty() ? members_[static_cast<size_t>(rank_)] : members_[static_cast<size_t>(missing.front())],
-       fmt::format("{}: {} failed: its deadline of {:.1f} s is over ({:.1f} s have passed). Did not arrive: {}",
-                   signature(), waiting_for(), seconds(deadline), seconds(elapsed),
-                   who.empty() ? "nobody is missing any more" : who));
+  return who.empty() ? "nobody is missing any more" : who;
+}
+
+ProcessState Group::state_of_rank(int64_t rank) const {
+  const auto member = arena_->member(members_[static_cast<size_t>(rank)]);
+  return member ? state_of(member->process) : ProcessState::unknown;
+}
+
+void Group::check_peers(const std::vector<int64_t>& missing, const std::function<std::string()>& waiting_for,
+                        Nanoseconds elapsed, Nanoseconds deadline) {
+  for (const int64_t rank : missing) {
+    if (state_of_rank(rank) != ProcessState::dead) continue;
+    // It may have failed in words just before it died: that is the better story.
+    check_poison(waiting_for);
+    fail(members_[static_cast<size_t>(rank)], fmt::format("{}: {} failed after {:.1f} s: {} died", signature(),
+                                                          waiting_for(), seconds(elapsed), whereabouts(rank)));
+  }
+  if (elapsed >= deadline) {
+    fail(missing.empty() ? members_[static_cast<size_t>(rank_)] : members_[static_cast<size_t>(missing.front())],
+         fmt::format("{}: {} failed: its deadline of {:.1f} s is over ({:.1f} s have passed). Did not arrive: {}",
+                     signature(), waiting_for(), seconds(deadline), seconds(elapsed), late_in_words(missing)));
+  }
+  // A deadline may be minutes long; whoever looks at the log before it wants to know. Stopped ranks may be continued,
+  // and late ones come, so this is no failure.
+  if (elapsed < std::min(tell_nanoseconds, deadline / 2) || told_) return;
+  told_ = true;
+  log::warning("{} has waited {:.1f} s for {}, until {:.1f} s at most: {}", signature(), seconds(elapsed),
+               waiting_for(), seconds(deadline), late_in_words(missing));
 }
 
 void Group::dump_if_asked() const {

@@ -173,6 +173,7 @@ void Group::block(const Ready& ready, const What& waiting_for, const Missing& mi
   advance();
   if (ready()) return;
   const Nanoseconds timeout = std::chrono::nanoseconds(timeout_of_this).count();
+  told_ = false;
   Nanoseconds start = now();  // of the time in which nothing moved
   Nanoseconds looked = start;
   const auto turn = [&] {

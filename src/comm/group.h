@@ -203,6 +203,8 @@ class Group {
                    Nanoseconds elapsed, Nanoseconds deadline);
   void check_poison(const std::function<std::string()>& waiting_for);
   void record_failure(std::string_view message);
+  std::string late_in_words(const std::vector<int64_t>& missing) const;
+  ProcessState state_of_rank(int64_t rank) const;
   void dump_if_asked() const;
   [[noreturn]] void fail(int64_t culprit, const std::string& message);
   std::vector<int64_t> missing_ranks(const Operation& operation) const;
@@ -245,6 +247,7 @@ class Group {
   EmulatedLink link_;
   std::vector<EmulatedLink> incoming_;  // of messages from each rank
   std::shared_ptr<FlightRecorder> recorder_;
+  bool told_ = false;        // of the present wait: that it is long
   int32_t recorded_as_ = 0;  // the recorder's number of this group
 };
 

@@ -428,6 +428,33 @@ TEST(Group, DeadlineNamesTheLateRankAndWhereItIs) {
   EXPECT_GE(own, 1);
 }
 
+// Long before the deadline, and once for each wait.
+TEST(Group, ALongWaitIsToldBeforeItsDeadline) {
+  ::testing::internal::CaptureStderr();
+  std::atomic<bool> over{false};
+  const auto errors = run_ranks(
+      2,
+      [&](const std::shared_ptr<Group>& group) {
+        if (group->rank() == 1) {
+          while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          return;
+        }
+        try {
+          group->run(make_call(Kind::barrier, DType::u8, 0, nullptr, nullptr));
+        } catch (...) {
+          over = true;
+          throw;
+        }
+      },
+      std::chrono::milliseconds(3000));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const size_t told = log.find("s for barrier #1 on axis data, until 3.0 s at most: rank 1 (pid");
+  EXPECT_NE(told, std::string::npos) << log;
+  EXPECT_NE(log.find("it is alive, but late", told), std::string::npos) << log;
+  EXPECT_EQ(log.find(" has waited ", told), std::string::npos) << "told twice: " << log;
+  EXPECT_NE(errors[0].find("its deadline of 3.0 s is over"), std::string::npos) << errors[0];
+}
+
 TEST(Group, FlightRecordHoldsTheLast64Calls) {
   expect_no_errors(run_ranks(2, [](const std::shared_ptr<Group>& group) {
     int64_t value = 1;
