@@ -37,7 +37,7 @@ std::string Group::describe_entry(const Entry& entry) const {
   if (call.kind == Kind::all_to_all && call.uneven) {
     text += fmt::format(" to each rank {}, from each rank {}", counts(0, size_), counts(size_, size_));
   } else if (call.uneven || call.tensors > 1) {
-    text += fmt::format(" of counts {}", counts(call.tensors - 1, call.tensors * (call.uneven ? size_ : 1)));
+    text += fmt::format(" of counts {}", counts(2 * (call.tensors - 1), call.tensors * (call.uneven ? size_ : 1)));
   }
   if (settings_->check >= CheckLevel::shapes) {
     std::vector<int64_t> shape;

@@ -36,6 +36,8 @@ inline bool is_reduction(Kind kind) {
 inline bool has_root(Kind kind) {
   return kind == Kind::reduce || kind == Kind::gather || kind == Kind::scatter || kind == Kind::broadcast;
 }
+/// Whoever has a result has the same one.
+inline bool is_dealt(Kind kind) { return kind == Kind::all_reduce || kind == Kind::reduce; }
 /// The input has a block for each rank.
 inline bool splits_input(Kind kind) {
   return kind == Kind::reduce_scatter || kind == Kind::scatter || kind == Kind::all_to_all;

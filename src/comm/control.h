@@ -28,17 +28,18 @@ struct alignas(64) Entry {
   std::atomic<uint64_t> sequence;  // written last: with it the entry is posted
   std::atomic<uint64_t> packed;
   std::atomic<int64_t> count;
-  std::atomic<uint64_t> detail;       // hash of what else must be equal: counts of lists and blocks, factor, shape
-  std::atomic<int64_t> input_offset;  // of the (first) tensor that the peers read, or not_in_arena
-  std::atomic<int64_t> posted;        // nanoseconds of the steady clock, which all processes of a machine share
+  std::atomic<uint64_t> detail;        // hash of what else must be equal: counts of lists and blocks, factor, shape
+  std::atomic<int64_t> input_offset;   // of the (first) tensor that the peers read, or not_in_arena
+  std::atomic<int64_t> output_offset;  // of the (first) tensor that the peers may write, or not_in_arena
+  std::atomic<int64_t> posted;         // nanoseconds of the steady clock, which all processes of a machine share
   std::atomic<double> factor;
   alignas(64) std::atomic<int64_t> claimed;  // pieces of this rank that someone has taken on
   std::atomic<int64_t> finished;             // pieces of this rank that are done
   std::atomic<int64_t> dims;                 // of the (first) tensor, for messages
   std::atomic<int64_t> shape[shape_words];
   alignas(64) std::byte data[inline_bytes];
-  // Offsets of the tensors after the first; then counts, where they fit: for all_to_all what goes to each rank and what
-  // comes from each, otherwise those of Extents, for messages alone.
+  // Offsets of the inputs after the first, then of the outputs; then counts, where they fit: for all_to_all what goes
+  // to each rank and what comes from each, otherwise those of Extents, for messages alone.
   alignas(64) std::atomic<int64_t> table[table_words];
 };
 

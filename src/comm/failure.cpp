@@ -64,10 +64,10 @@ std::vector<int64_t> Group::missing_ranks(const Operation& operation) const {
       switch (operation.way_) {
         case Operation::Way::inlined:
           break;
-        case Operation::Way::direct_reduce:
+        case Operation::Way::shared:
           late = ranks_[r].completed.load() < operation.sequence;
           break;
-        case Operation::Way::direct_pull:
+        case Operation::Way::pull:
           late = theirs.finished.load() == 0;
           break;
         case Operation::Way::staged: {

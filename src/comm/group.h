@@ -6,11 +6,12 @@
 // A list of tensors, and blocks of unequal size, go through the same ways (layout.h).
 //   inlined        up to 4 KiB: the data lies in the entry; every rank computes its own result. One cache miss, no
 //                  second meeting: an entry is written again only after 64 more calls, when all have read it.
-//   direct reduce  all_reduce and reduce of buffers in the arena: the range is cut into pieces, dealt to the ranks; who
-//                  is done with its own pieces takes those that a peer has not begun, so that a call ends once all have
-//                  posted, even while a peer computes. A piece is summed in rank order and written into every rank's
-//                  buffer, or the root's.
-//   direct pull    other calls whose inputs lie in the arena: every rank reads its peers' inputs, then says so.
+//   shared         inputs and outputs lie in the arena: the work is cut into pieces, each with an owner; who is done
+//   with
+//                  its own takes those that a peer has not begun, and writes into the peer's output. So a call ends
+//                  for whoever waits once all have posted, even while a peer computes. A sum over all ranks is dealt
+//                  out: each piece is summed once, in rank order, and written into every output.
+//   pull           only the inputs lie in the arena: every rank reads its peers' inputs, then says so.
 //   staged         the rest: every rank copies its input piece by piece into its slots in the arena, and takes the
 //                  result from all slots.
 // Point-to-point messages go through a channel of slots for each ordered pair, or directly when the data is in the
@@ -73,7 +74,7 @@ class Operation {
 
  private:
   friend class Group;
-  enum class Way { inlined, direct_reduce, direct_pull, staged };
+  enum class Way { inlined, shared, pull, staged };
 
   const void* input(int64_t t) const;
   void* output(int64_t t) const;
@@ -174,17 +175,22 @@ class Group {
   bool step(Operation& operation);
   bool all_posted(Operation& operation);
   void choose_way(Operation& operation);
-  bool in_arena(const Operation& operation) const;
+  bool inputs_in_arena(const Operation& operation) const;
+  bool outputs_in_arena(const Operation& operation) const;
+  bool has_output(const Operation& operation, int64_t rank) const;
   void check_own_memory(const Operation& operation);
-  bool step_direct_reduce(Operation& operation);
-  bool step_direct_pull(Operation& operation);
+  bool step_shared(Operation& operation);
+  bool step_pull(Operation& operation);
   bool step_staged(Operation& operation);
   void put(const Operation& operation, int64_t first, int64_t length, std::byte* to, int64_t stride) const;
   /// Where rank r's elements for this rank are: from `flat_[r]` on, or in its tensors in the arena.
   enum class Source { flat, tensors };
-  void take(const Operation& operation, int64_t first, int64_t length, Source source);
+  void take(const Operation& operation, int64_t first, int64_t length, Source source, int64_t target);
+  void do_piece(const Operation& operation, int64_t owner, int64_t piece);
   int64_t pieces_of(const Operation& operation, int64_t owner) const;
-  int64_t offset_of(const Operation& operation, int64_t rank, int64_t tensor) const;
+  std::byte* input_of(const Operation& operation, int64_t rank, int64_t tensor) const;
+  std::byte* output_of(const Operation& operation, int64_t rank, int64_t tensor) const;
+  int64_t output_offset(const Operation& operation, int64_t tensor) const;
 
   // agreement.cpp: comparing the calls, and what follows from all of them
   void check_agreement(Operation& operation);

@@ -241,6 +241,7 @@ void Group::post_collective(Operation& operation) {
   entry.input_offset.store(
       input == nullptr ? not_in_arena : arena_->offset_of(input, operation.in_.tensor(0) * operation.element_bytes_),
       relaxed);
+  entry.output_offset.store(output_offset(operation, 0), relaxed);
   const auto dims = std::min(static_cast<int64_t>(call.shape.size()), shape_words);
   entry.dims.store(dims, relaxed);
   for (int64_t d = 0; d < dims; ++d) entry.shape[d].store(call.shape[static_cast<size_t>(d)], relaxed);
@@ -263,6 +264,12 @@ void Group::post_collective(Operation& operation) {
   notify();
 }
 
+int64_t Group::output_offset(const Operation& operation, int64_t tensor) const {
+  const void* output = operation.call.kind == Kind::barrier ? nullptr : operation.output(tensor);
+  if (output == nullptr) return not_in_arena;
+  return arena_->offset_of(output, operation.out_.tensor(tensor) * operation.element_bytes_);
+}
+
 void Group::write_table(const Operation& operation, Entry& entry) const {
   const Extents& extents = *operation.call.extents;
   int64_t at = 0;
@@ -273,6 +280,7 @@ void Group::write_table(const Operation& operation, Entry& entry) const {
     const void* input = operation.input(t);
     add(input == nullptr ? not_in_arena : arena_->offset_of(input, operation.in_.tensor(t) * operation.element_bytes_));
   }
+  for (int64_t t = 1; t < operation.in_.tensors(); ++t) add(output_offset(operation, t));
   for (const int64_t count : extents.counts) add(count);
   for (const int64_t count : extents.output_counts) add(count);
 }

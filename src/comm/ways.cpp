@@ -49,14 +49,14 @@ bool Group::step(Operation& operation) {
                                   : operation.starts_[static_cast<size_t>(r)];
         flat_[static_cast<size_t>(r)] = entry(r, operation.sequence).data + start * operation.element_bytes_;
       }
-      take(operation, 0, operation.largest_block_, Source::flat);
+      take(operation, 0, operation.largest_block_, Source::flat, rank_);
       complete(operation);
       return true;
     }
-    case Operation::Way::direct_reduce:
-      return step_direct_reduce(operation);
-    case Operation::Way::direct_pull:
-      return step_direct_pull(operation);
+    case Operation::Way::shared:
+      return step_shared(operation);
+    case Operation::Way::pull:
+      return step_pull(operation);
     case Operation::Way::staged:
       return step_staged(operation);
   }
@@ -70,43 +70,6 @@ bool Group::all_posted(Operation& operation) {
   return true;
 }
 
-int64_t Group::offset_of(const Operation& operation, int64_t rank, int64_t tensor) const {
-  const Entry& theirs = entry(rank, operation.sequence);
-  return (tensor == 0 ? theirs.input_offset : theirs.table[tensor - 1]).load(std::memory_order_relaxed);
-}
-
-// Whether the memory that is read lies in the arena, on every rank.
-bool Group::in_arena(const Operation& operation) const {
-  const Call& call = operation.call;
-  const int64_t tensors = operation.in_.tensors();
-  if (tensors - 1 > table_words) return false;
-  const bool from_root = call.kind == Kind::broadcast || call.kind == Kind::scatter;
-  for (int64_t r = 0; r < size_; ++r) {
-    if (from_root && r != call.root) continue;
-    for (int64_t t = 0; t < tensors; ++t) {
-      if (offset_of(operation, r, t) == not_in_arena) return false;
-    }
-  }
-  return true;
-}
-
-// In place the peers write the result where they read the input, so no two may give the same memory.
-void Group::check_own_memory(const Operation& operation) {
-  for (int64_t t = 0; t < operation.in_.tensors(); ++t) {
-    const int64_t bytes = operation.in_.tensor(t) * operation.element_bytes_;
-    const int64_t mine = offset_of(operation, rank_, t);
-    for (int64_t r = 0; r < size_; ++r) {
-      if (r == rank_ || std::abs(offset_of(operation, r, t) - mine) >= bytes) continue;
-      fail(members_[static_cast<size_t>(r)],
-           fmt::format(
-               "{}: {} #{} on axis {}: ranks {} and {} gave the same memory of the arena; each rank reduces a buffer "
-               "of its own",
-               signature(), describe(operation), operation.sequence, axis_, members_[static_cast<size_t>(rank_)],
-               members_[static_cast<size_t>(r)]));
-    }
-  }
-}
-
 void Group::choose_way(Operation& operation) {
   const Call& call = operation.call;
   const int64_t element = operation.element_bytes_;
@@ -114,7 +77,7 @@ void Group::choose_way(Operation& operation) {
     operation.way_ = Operation::Way::inlined;
     return;
   }
-  if (!in_arena(operation)) {
+  if (!inputs_in_arena(operation)) {
     operation.way_ = Operation::Way::staged;
     const int64_t per_slot = slot_bytes / element / (splits_input(call.kind) ? size_ : 1);
     operation.piece_ = std::max<int64_t>(per_slot / 16 * 16, 1);
@@ -123,78 +86,18 @@ void Group::choose_way(Operation& operation) {
     staged_ += static_cast<uint64_t>(operation.pieces_);
     return;
   }
-  if (!in_place(call)) {
-    operation.way_ = Operation::Way::direct_pull;
+  if (in_place(call)) check_own_memory(operation);
+  if (!outputs_in_arena(operation)) {
+    operation.way_ = Operation::Way::pull;
     return;
   }
-  check_own_memory(operation);
-  operation.way_ = Operation::Way::direct_reduce;
-  const int64_t bytes = operation.in_.total() * element;
-  const int64_t piece_bytes = std::clamp(ceil_div(bytes, size_), smallest_piece_bytes, largest_piece_bytes);
+  operation.way_ = Operation::Way::shared;
+  // A piece covers the same range of each block of an output.
+  const int64_t width = joins_output(call.kind) ? size_ : 1;
+  const int64_t share = ceil_div(operation.largest_block_ * width * element, is_dealt(call.kind) ? size_ : 4);
+  const int64_t piece_bytes = ceil_div(std::clamp(share, smallest_piece_bytes, largest_piece_bytes), width);
   operation.piece_ = ceil_div(piece_bytes, 128) * 128 / element;  // ranks do not share lines
-  operation.pieces_ = ceil_div(operation.in_.total(), operation.piece_);
-}
-
-// ---- direct reduce
-
-int64_t Group::pieces_of(const Operation& operation, int64_t owner) const {
-  return operation.pieces_ * (owner + 1) / size_ - operation.pieces_ * owner / size_;
-}
-
-bool Group::step_direct_reduce(Operation& operation) {
-  bool moved = false;
-  if (!operation.worked_) {
-    const Call& call = operation.call;
-    std::vector<const void*> inputs(static_cast<size_t>(size_));
-    std::vector<void*> outputs(call.kind == Kind::reduce ? 1 : inputs.size());
-    for (int64_t i = 0; i < size_; ++i) {
-      const int64_t owner = (rank_ + i) % size_;  // this rank's own pieces first, which are near
-      Entry& theirs = entry(owner, operation.sequence);
-      const int64_t first_piece = operation.pieces_ * owner / size_;
-      const int64_t owned = pieces_of(operation, owner);
-      while (theirs.claimed.load(std::memory_order_relaxed) < owned) {
-        const int64_t mine = theirs.claimed.fetch_add(1, std::memory_order_relaxed);
-        if (mine >= owned) break;
-        operation.in_.visit(0, (first_piece + mine) * operation.piece_, operation.piece_,
-                            [&](int64_t t, int64_t within, int64_t /*at*/, int64_t n) {
-                              for (int64_t r = 0; r < size_; ++r) {
-                                std::byte* at =
-                                    arena_->base() + offset_of(operation, r, t) + within * operation.element_bytes_;
-                                inputs[static_cast<size_t>(r)] = at;
-                                if (outputs.size() > 1) outputs[static_cast<size_t>(r)] = at;
-                                if (outputs.size() == 1 && r == call.root) outputs[0] = at;
-                              }
-                              reduce(outputs, inputs, n, call.dtype, call.reduction);
-                            });
-        if (theirs.finished.fetch_add(1) + 1 == owned) notify();
-        moved = true;
-      }
-    }
-    operation.worked_ = true;
-  }
-  for (int64_t r = 0; r < size_; ++r) {
-    if (entry(r, operation.sequence).finished.load() != pieces_of(operation, r)) return moved;
-  }
-  complete(operation);
-  return true;
-}
-
-// ---- direct pull
-
-bool Group::step_direct_pull(Operation& operation) {
-  bool moved = false;
-  if (!operation.worked_) {
-    take(operation, 0, operation.largest_block_, Source::tensors);
-    entry(rank_, operation.sequence).finished.store(1);
-    notify();
-    operation.worked_ = moved = true;
-  }
-  // The input may be changed only when all have read it.
-  for (int64_t r = 0; r < size_; ++r) {
-    if (entry(r, operation.sequence).finished.load() == 0) return moved;
-  }
-  complete(operation);
-  return true;
+  operation.pieces_ = ceil_div(operation.largest_block_, operation.piece_);
 }
 
 // ---- staged
@@ -232,7 +135,7 @@ bool Group::step_staged(Operation& operation) {
         for (int64_t r = 0; r < size_; ++r) {
           flat_[static_cast<size_t>(r)] = slots_[r].data[number % slot_count] + shift;
         }
-        take(operation, operation.taken_ * operation.piece_, operation.piece_, Source::flat);
+        take(operation, operation.taken_ * operation.piece_, operation.piece_, Source::flat, rank_);
         ++operation.taken_;
         ranks_[rank_].consumed.store(number + 1);
         notify();
@@ -261,34 +164,37 @@ void Group::put(const Operation& operation, int64_t first, int64_t length, std::
   }
 }
 
-void Group::take(const Operation& operation, int64_t first, int64_t length, Source source) {
+// The result of `target`, into its output: this rank's own, or that of a peer that is not at it yet.
+void Group::take(const Operation& operation, int64_t first, int64_t length, Source source, int64_t target) {
+  if (!has_output(operation, target)) return;
   const Call& call = operation.call;
   const int64_t element = operation.element_bytes_;
-  // Where an element that rank r has for this rank lies: `within` counts from the start of the block in its tensor.
+  // Where an element that rank r has for the target lies: `within` counts from the start of the block in its tensor.
   const auto from = [&](int64_t r, int64_t t, int64_t within, int64_t at) -> const std::byte* {
     if (source == Source::flat) return flat_[static_cast<size_t>(r)] + at * element;
     const int64_t start = !operation.starts_.empty() ? operation.starts_[static_cast<size_t>(r)]
-                          : splits_input(call.kind)  ? operation.in_.start(t, rank_)
+                          : splits_input(call.kind)  ? operation.in_.start(t, target)
                                                      : 0;
-    return arena_->base() + offset_of(operation, r, t) + (start + within) * element;
+    return input_of(operation, r, t) + (start + within) * element;
   };
+  const bool others_part = target != rank_ && splits_input(call.kind) && !joins_output(call.kind);
+  const Layout theirs = others_part ? operation.in_.only(target) : Layout();
+  const Layout& out = others_part ? theirs : operation.out_;
   const auto to = [&](int64_t block, int64_t t, int64_t within) {
-    return static_cast<std::byte*>(operation.output(t)) + (operation.out_.start(t, block) + within) * element;
+    return output_of(operation, target, t) + (out.start(t, block) + within) * element;
   };
-  if ((call.kind == Kind::reduce || call.kind == Kind::gather) && rank_ != call.root) return;
-  if (call.kind == Kind::broadcast && rank_ == call.root) return;
   if (is_reduction(call.kind)) {
     std::array<const void*, max_arena_ranks> inputs;
-    operation.out_.visit(0, first, length, [&](int64_t t, int64_t within, int64_t at, int64_t n) {
+    out.visit(0, first, length, [&](int64_t t, int64_t within, int64_t at, int64_t n) {
       for (int64_t r = 0; r < size_; ++r) inputs[static_cast<size_t>(r)] = from(r, t, within, at);
       void* output = to(0, t, within);
       reduce({&output, 1}, {inputs.data(), static_cast<size_t>(size_)}, n, call.dtype, call.reduction);
     });
     return;
   }
-  for (int64_t b = 0; b < operation.out_.blocks(); ++b) {
+  for (int64_t b = 0; b < out.blocks(); ++b) {
     const int64_t giver = joins_output(call.kind) ? b : call.root;
-    operation.out_.visit(b, first, length, [&](int64_t t, int64_t within, int64_t at, int64_t n) {
+    out.visit(b, first, length, [&](int64_t t, int64_t within, int64_t at, int64_t n) {
       copy(to(b, t, within), from(giver, t, within, at), n * element);
     });
   }
