@@ -19,7 +19,8 @@ endfunction()
 # what templates a precompiled header leaves pending in each file anew, which for all of torch is 10 s a file.
 function(trireme_precompile target)
   if(NOT TARGET trireme_pch)
-    file(WRITE "${CMAKE_BINARY_DIR}/pch.cpp" "// holds the precompiled header\n")
+    # Written only when it differs: a new one makes every file that includes the header be compiled again.
+    file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch.cpp" CONTENT "// holds the precompiled header\n")
     add_library(trireme_pch OBJECT "${CMAKE_BINARY_DIR}/pch.cpp")
     target_link_libraries(trireme_pch PUBLIC trireme_torch trireme_flags Threads::Threads)
     target_precompile_headers(trireme_pch PRIVATE <ATen/ATen.h> <fmt/format.h>)

@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
-# Measures this machine: the program's own benchmarks (`trireme bench`) of matrix products and of collectives between two workers.
-# The collectives run beside gloo and Open MPI. Once make train has prepared its data, also, each beside what others use: the loader
-# beside numpy's memmap, the tokenizer beside tiktoken, training with two workers beside PyTorch's DDP (docs/benchmarks.md).
-# usage: tools/bench.sh [PART...]      PART: matmul collectives loader tokenizer step train; all by default
+# Measures this machine: the program's own benchmarks (`trireme bench`) of matrix products and of collectives between two workers, these
+# beside gloo and Open MPI as well, and every fused operation beside ATen's.
+# Once make train has prepared its data, also, each beside what others use: the loader beside numpy's memmap, the tokenizer beside
+# tiktoken, training with two workers beside PyTorch's DDP (docs/benchmarks.md).
+# usage: tools/bench.sh [PART...]      PART: matmul ops collectives loader tokenizer step train; all by default
 # environment: ROUNDS=20 of the comparisons of training, 15 to 20 seconds each; CONFIG=configs/bench/llama-30m.toml of step
 source "$(dirname "$0")/lib.sh"
 
 data=data/sotu
 parts=("$@")
-[ $# -gt 0 ] || parts=(matmul collectives loader tokenizer step train)
+[ $# -gt 0 ] || parts=(matmul ops collectives loader tokenizer step train)
 
 needs_data() { [ -e "$1" ] || die 2 "$2 needs $1, which make train prepares"; }
+
+ops() {
+  tools/build.sh bench bench_ops
+  build-bench/bench_ops
+}
 
 loader() {
   needs_data "$data/train/manifest.json" loader
@@ -43,9 +49,9 @@ train() {
 }
 
 for part in "${parts[@]}"; do
-  case $part in matmul | collectives | loader | tokenizer | step | train) ;; *) die 2 "there is no part $part; there are matmul, collectives, loader, tokenizer, step, train" ;; esac
+  case $part in matmul | ops | collectives | loader | tokenizer | step | train) ;; *) die 2 "there is no part $part; there are matmul, ops, collectives, loader, tokenizer, step, train" ;; esac
 done
-tools/setup.sh build
+tools/setup.sh build bench
 tools/venv.sh test
 tools/build.sh release trireme
 for part in "${parts[@]}"; do

@@ -101,13 +101,6 @@ void run_loader(const LoaderBench& options) {
              seconds * 1e3 / static_cast<double>(std::max<int64_t>(steps, 1)), slowest * 1e3);
 }
 
-/// Seconds to measure for. A NaN is within any CLI::Range.
-CLI::Validator is_duration() {
-  const CLI::Validator number([](std::string& word) { return word.find("nan") == word.npos ? "" : "not a number"; },
-                              "");
-  return CLI::Range(0.01, 600.0) & number;
-}
-
 void add_matmul(CLI::App& bench) {
   const auto options = std::make_shared<Matmul>();
   CLI::App* command = bench.add_subcommand("matmul", "Rate of matrix products, which MFU is measured against");
@@ -151,12 +144,22 @@ void add_loader(CLI::App& bench) {
 
 }  // namespace
 
+CLI::Validator is_duration() {
+  // A NaN is within any CLI::Range.
+  const CLI::Validator number([](std::string& word) { return word.find("nan") == word.npos ? "" : "not a number"; },
+                              "");
+  return CLI::Range(0.01, 600.0) & number;
+}
+
 void add_bench(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure this machine: matrix products, collectives, the data loader");
+  CLI::App* bench = app.add_subcommand(
+      "bench", "Measure this machine: matrix products, operations, a step, collectives, the data loader");
   bench->require_subcommand(1);
   add_matmul(*bench);
   add_loader(*bench);
   add_bench_collectives(*bench);
+  add_bench_ops(*bench);
+  add_bench_step(*bench);
 }
 
 }  // namespace trireme::cli

@@ -1,6 +1,8 @@
 // The benchmarks of `trireme bench` that have a file of their own.
 #pragma once
 
+#include <CLI/Validators.hpp>
+
 namespace CLI {
 class App;
 }
@@ -8,5 +10,10 @@ class App;
 namespace trireme::cli {
 
 void add_bench_collectives(CLI::App& bench);
+void add_bench_ops(CLI::App& bench);
+void add_bench_step(CLI::App& bench);
+
+/// Seconds to measure for.
+CLI::Validator is_duration();
 
 }  // namespace trireme::cli

@@ -20,6 +20,7 @@
 #include "base/subnormal.h"
 #include "cli/commands.h"
 #include "comm/launch_environment.h"
+#include "memory/caching_allocator.h"
 
 namespace trireme::cli {
 namespace {
@@ -126,6 +127,7 @@ void let_idle_threads_sleep(int argc, char** argv) {
 int main(int argc, char** argv) {
   let_idle_threads_sleep(argc, argv);
   flush_subnormals();
+  memory::release_malloc();  // LibTorch's registration of its operators leaves 40 MiB behind
   CLI::App app{"Trireme trains large language models."};
   app.name(name_of_program(argc, argv));
   app.set_version_flag("--version", "trireme " TRIREME_VERSION);

@@ -86,6 +86,7 @@ void add_launch(CLI::App& app) {
   command->add_option("--workers", options->workers, "Workers on each machine")->capture_default_str();
   command->add_option("--set", options->overrides, "Replace an option of the file: section.key=value (may be repeated)")
       ->allow_extra_args(false);
+  add_profile_option(*command, options->overrides);
   command->footer(
       "The only backend so far, shm, spans one machine: until mpi and nccl are built, all nodes are on one host.\n"
       "\n"

@@ -1,5 +1,6 @@
 #include "cli/launch_options.h"
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstring>
 
@@ -36,6 +37,22 @@ Meeting parse_meeting(const std::string& text, std::vector<std::string>& faults)
 }
 
 }  // namespace
+
+void add_profile_option(CLI::App& command, std::vector<std::string>& overrides) {
+  command
+      .add_option_function<std::string>(
+          "--profile", [&overrides](const std::string& steps) { overrides.push_back("profile.steps=" + steps); },
+          "Time every operation of so many steps, by default 3, after three of warm-up (profile.warmup_steps): a "
+          "table, "
+          "and RUN/profile for ui.perfetto.dev")
+      ->type_name("[STEPS]")
+      ->expected(0, 1)
+      ->default_str("3")
+      ->check([](const std::string& word) {
+        const bool number = !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
+        return number ? "" : "expected a number of steps, found " + word + "; the config file goes before --profile";
+      });
+}
 
 Meeting check_launch(const LaunchOptions& options) {
   std::vector<std::string> faults;

@@ -9,6 +9,10 @@
 #include "base/error.h"
 #include "comm/launch_environment.h"
 
+namespace CLI {
+class App;
+}
+
 namespace trireme::cli {
 
 struct LaunchOptions {
@@ -19,6 +23,10 @@ struct LaunchOptions {
   int64_t node_rank = 0;
   std::string rendezvous;  ///< "host:port" of node 0; may be empty for one node
 };
+
+/// `--profile [STEPS]`, a short way to write --set profile.steps=STEPS. Throws CLI::ValidationError for what is no
+/// number of steps.
+void add_profile_option(CLI::App& command, std::vector<std::string>& overrides);
 
 /// Where all nodes meet.
 struct Meeting {

@@ -35,11 +35,13 @@ void add_train(CLI::App& app) {
       command->add_option("--workers", options->workers, "Worker processes on this machine")->capture_default_str();
   command->add_option("--set", options->overrides, "Replace an option of the file: section.key=value (may be repeated)")
       ->allow_extra_args(false);
+  add_profile_option(*command, options->overrides);
   command->footer(
       "Examples:\n"
       "  trireme train configs/tiny.toml\n"
       "  trireme train configs/sotu.toml --workers 2\n"
       "  trireme train run.toml --set train.steps=2000 --set optimizer.lr=3e-4\n"
+      "  trireme train run.toml --profile 5\n"
       "  torchrun --no-python --nproc-per-node 2 build/trireme train run.toml\n"
       "\n"
       "The run's folder (run.dir) gets checkpoints, metrics.jsonl, the resolved config and a log of each worker; the\n"

@@ -7,16 +7,29 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
+#include "base/profile.h"
 #include "comm/group.h"
 #include "comm/tensor_call.h"
 
 namespace trireme::comm {
 namespace {
 
-Work start(const std::shared_ptr<Group>& group, Call call) { return {group, {group->post(std::move(call))}}; }
+profile::Work work_of(const Call& call) {
+  int64_t count = call.count;
+  if (call.extents != nullptr) {
+    count = std::accumulate(call.extents->counts.begin(), call.extents->counts.end(), int64_t{0});
+  }
+  return {.bytes = static_cast<double>(count) * static_cast<double>(size_of(call.dtype))};
+}
+
+Work start(const std::shared_ptr<Group>& group, Call call) {
+  const profile::Scope scope(profile::Phase::communication, "collective, post", [&] { return work_of(call); });
+  return {group, {group->post(std::move(call))}};
+}
 
 // The core multiplies in memory that it can reach.
 Work scale_alone(at::TensorList tensors, Reduction how) {
@@ -39,6 +52,7 @@ T reduce_scalar(Group& group, T value, DType dtype, ReduceOp op) {
   call.reduction = op;
   call.count = 1;
   call.output = &value;
+  const profile::Scope scope(profile::Phase::communication, "collective of one number", [&] { return work_of(call); });
   group.run(std::move(call));
   return value;
 }
@@ -66,6 +80,8 @@ void Work::wait() {
 }
 
 void Work::wait(std::chrono::milliseconds timeout) {
+  if (operations_.empty()) return;
+  const profile::Scope scope(profile::Phase::communication, "collective, wait", [] { return profile::Work{}; });
   for (const auto& operation : operations_) group_->wait(*operation, timeout);
   operations_.clear();
 }
@@ -226,7 +242,10 @@ Work Communicator::barrier_async() {
   return start(group_, std::move(call));
 }
 
-void Communicator::progress() { group_->progress(); }
+void Communicator::progress() {
+  const profile::Scope scope(profile::Phase::communication, "collective, progress", [] { return profile::Work{}; });
+  group_->progress();
+}
 
 at::Tensor Communicator::shared_empty(const std::string& name, at::IntArrayRef sizes, at::ScalarType dtype,
                                       Sharing sharing) {

@@ -58,6 +58,7 @@ struct TrainConfig {
   std::string gradient_dtype = "fp32";
   double clip_grad_norm = 1.0;  ///< 0: no clipping
   Recompute recompute = Recompute::none;
+  int64_t recompute_blocks = 1;  ///< with full: blocks that are run again together; 0: the square root of all
   ActivationOffload activation_offload = ActivationOffload::none;
   bool document_mask = false;         ///< attention does not cross documents
   bool mask_document_starts = false;  ///< the first token of a document is no label
@@ -158,6 +159,12 @@ struct MetricsConfig {
   int64_t histograms = 0;    ///< steps between histograms of weights and gradients in them; 0: never
 };
 
+/// Where the time of some steps goes (train/profiler.h).
+struct ProfileConfig {
+  int64_t steps = 0;         ///< 0: no profile
+  int64_t warmup_steps = 3;  ///< before the first of them, counted from where a call of the program starts
+};
+
 struct MemoryConfig {
   bool caching_allocator = true;
 };
@@ -177,6 +184,7 @@ struct Config {
   CheckpointConfig checkpoint;
   EvalConfig eval;
   MetricsConfig metrics;
+  ProfileConfig profile;
   MemoryConfig memory;
 };
 

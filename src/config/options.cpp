@@ -119,6 +119,12 @@ void add_model(std::vector<Option>& table) {
                       .at_least(0)
                       .at_most(1 << 30)
                       .otherwise("the preset's, or 0"));
+  table.push_back(
+      Option("model.logit_softcap", at(&Config::model, &ModelShape::logit_softcap),
+             "Logits are cap * tanh(logits / cap), which keeps them within +-cap; Gemma 2 has 30. 0: as they "
+             "are.")
+          .at_least(0)
+          .otherwise("the preset's, or 0.0"));
   table.push_back(Option("model.dropout", at(&Config::model, &ModelShape::dropout),
                          "Share of elements dropped in training: of the embedding, of attention weights, and of what "
                          "each layer adds to the residual stream. The masks follow from run.seed and the sample, so "
@@ -236,6 +242,13 @@ void add_train(std::vector<Option>& table) {
                          "What backward recomputes instead of keeping: none; selective (the outputs of norms and "
                          "activations, which cost little); or full (each block keeps its input only: least memory, "
                          "about a third more compute). The numbers are the same in every bit.")
+                      .changeable());
+  table.push_back(Option("train.recompute_blocks", at(&Config::train, &TrainConfig::recompute_blocks),
+                         "With train.recompute = \"full\": how many blocks are recomputed together; only the input of "
+                         "the first is kept, and backward holds all of them at a time. 0: the square root of "
+                         "model.layers. It pays for deep models (docs/training.md). The numbers are the same in every "
+                         "bit.")
+                      .at_least(0)
                       .changeable());
   table.push_back(
       Option("train.activation_offload", at(&Config::train, &TrainConfig::activation_offload),
@@ -502,6 +515,16 @@ void add_running(std::vector<Option>& table) {
                          "metrics.tensorboard. 0: never.")
                       .at_least(0)
                       .changeable());
+  table.push_back(Option("profile.steps", at(&Config::profile, &ProfileConfig::steps),
+                         "Steps of which every operation is timed: a table, RUN/profile/profile-rankN.json and a trace "
+                         "for ui.perfetto.dev. `train --profile` sets it. 0: none.")
+                      .at_least(0)
+                      .at_most(1000)
+                      .changeable());
+  table.push_back(Option("profile.warmup_steps", at(&Config::profile, &ProfileConfig::warmup_steps),
+                         "Steps before the first that is timed, counted from where this call of the program starts.")
+                      .at_least(0)
+                      .changeable());
   table.push_back(
       Option("memory.caching_allocator", at(&Config::memory, &MemoryConfig::caching_allocator),
              "Keep freed memory for the next step instead of giving it back to the system. Much faster; off it "
@@ -529,6 +552,7 @@ const std::vector<Section>& sections() {
       {"checkpoint", "Saving and resuming."},
       {"eval", "Loss on held-out text, and multiple-choice questions."},
       {"metrics", "What is written while training."},
+      {"profile", "Where the time of a step goes."},
       {"memory", "How memory is handled."},
   };
   return table;

@@ -99,6 +99,15 @@ void check_numbers(const Config& config, Checks& checks) {
       "train.activation_offload = \"{}\" moves the inputs of blocks, and train.recompute = \"{}\" keeps what is "
       "inside them as well; train.recompute = \"full\" goes with it",
       name_of(offload), name_of(config.train.recompute));
+  checks.require(config.train.recompute_blocks == 1 || config.train.recompute == Recompute::full,
+                 {"train.recompute_blocks", "train.recompute"},
+                 "train.recompute_blocks = {} groups blocks that are recomputed whole, and train.recompute = \"{}\" "
+                 "recomputes none whole; train.recompute = \"full\" goes with it",
+                 config.train.recompute_blocks, name_of(config.train.recompute));
+  checks.require(config.train.recompute_blocks <= std::max<int64_t>(config.model.layers, 1),
+                 {"train.recompute_blocks", "model.layers"},
+                 "train.recompute_blocks = {} is more than model.layers = {}; at most {} works",
+                 config.train.recompute_blocks, config.model.layers, config.model.layers);
   checks.require(
       offload != ActivationOffload::host || config.run.device == Device::cuda,
       {"train.activation_offload", "run.device"},
@@ -114,6 +123,21 @@ void check_numbers(const Config& config, Checks& checks) {
       factor == 0 || factor > 1, {"spike_guard.factor"},
       "spike_guard.factor = {} would skip half of all steps or more; 0 (no guard) and numbers above 1 work, such as 5",
       factor);
+}
+
+void check_profile(const Config& config, Checks& checks) {
+  const ProfileConfig& profile = config.profile;
+  if (profile.steps == 0) return;
+  const int64_t last = config.train.stop_after > 0 ? config.train.stop_after : config.train.steps;
+  checks.require(profile.warmup_steps + profile.steps <= last,
+                 {"profile.steps", "profile.warmup_steps", "train.steps", "train.stop_after"},
+                 "profile.steps = {} after profile.warmup_steps = {} need {} steps, and the run ends after step {}; "
+                 "fewer of them, or more train.steps, work",
+                 profile.steps, profile.warmup_steps, profile.steps + profile.warmup_steps, last);
+  checks.require(config.run.device == Device::cpu, {"profile.steps", "run.device"},
+                 "profile.steps = {} times calls, and with run.device = \"{}\" those return before their work is done; "
+                 "\"cpu\" works",
+                 profile.steps, name_of(config.run.device));
 }
 
 void check_data(const Config& config, Checks& checks) {
@@ -174,6 +198,7 @@ std::vector<std::string> cross_check(const Config& config, const std::set<std::s
       "metrics.histograms = {} needs metrics.tensorboard = true, since histograms are written to TensorBoard's "
       "files alone; or 0 for none",
       config.metrics.histograms);
+  check_profile(config, checks);
   check_data(config, checks);
   check_eval(config, checks);
   return std::move(checks.faults);

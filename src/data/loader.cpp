@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "base/random.h"
 
 namespace trireme::data {
@@ -150,12 +151,14 @@ struct Loader::Prefetch {
 
   static void run(const std::shared_ptr<Prefetch>& shared, Reader reader, uint64_t position,
                   const LoaderOptions& options) {
+    profile::name_this_thread("loader");
     std::unique_lock lock(shared->mutex);
     while (!shared->stop) {
       lock.unlock();
       std::optional<std::vector<Batch>> batches;
       std::exception_ptr failure;
       try {
+        const profile::Scope scope(profile::Kind::section, profile::Phase::data, "read a step");
         batches = reader.read_step(position);
       } catch (...) {
         failure = std::current_exception();

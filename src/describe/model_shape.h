@@ -33,6 +33,7 @@ struct ModelShape {
   double norm_eps = 1e-5;
   double dropout = 0;  ///< of embedding, attention weights, and what is added to the residual stream; in training alone
   int64_t sliding_window = 0;  ///< tokens that attention looks back, itself included; 0: all
+  double logit_softcap = 0;    ///< logits are cap * tanh(logits / cap), as in Gemma 2; 0: as they are
   // llama alone
   bool qkv_bias = false;  ///< biases of the q, k and v projections
   bool qk_norm = false;   ///< RMSNorm of every query and key head
@@ -94,11 +95,10 @@ enum class AttentionFlops {
 /// appendix B, where attention is not halved for causality.
 double model_flops_per_token(const ModelShape& shape, int64_t seq_len, AttentionFlops attention = AttentionFlops::full);
 
-/// Rows of logits that the loss works on at a time: as many as fit 16 MiB, so that a chunk stays near the last-level
-/// cache, while the head's weight, read once a chunk, is read seldom; at least 256, below which the matrix product
-/// loses its rate.
+/// Rows of logits that the loss works on at a time: as many as fit 64 MiB, at least 256. The head's weight is read, and
+/// its gradient read and written, once a chunk: with few rows that is more than the logits themselves.
 constexpr int64_t loss_rows_per_chunk(int64_t tokens, int64_t vocab, int64_t element_size) {
-  const int64_t fit = (int64_t{16} << 20) / (vocab * element_size > 1 ? vocab * element_size : 1);
+  const int64_t fit = (int64_t{64} << 20) / (vocab * element_size > 1 ? vocab * element_size : 1);
   const int64_t least = tokens < 256 ? tokens : 256;
   const int64_t rows = fit < least ? least : fit > tokens ? tokens : fit;
   return rows < 1 ? 1 : rows;

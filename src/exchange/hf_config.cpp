@@ -81,10 +81,16 @@ std::string hf_architecture(const describe::ModelShape& shape) {
   if (!shape.is_gpt() && shape.architecture != "llama")
     throw_input("model.architecture = \"{}\" is of this program alone; transformers has llama and gpt",
                 shape.architecture);
+  std::vector<std::string> faults;
+  if (shape.logit_softcap > 0)
+    faults.push_back(fmt::format(
+        "the model has model.logit_softcap = {}, which transformers has in Gemma 2 alone, with other blocks",
+        shape.logit_softcap));
   if (shape.qkv_bias && shape.qk_norm)
-    throw_input(
+    faults.emplace_back(
         "the model has model.qkv_bias and model.qk_norm, and no architecture of transformers has both without further "
         "biases: Qwen2ForCausalLM has the first, Qwen3ForCausalLM the second");
+  if (!faults.empty()) throw InputError(faults);
   return family_of(shape).architecture;
 }
 

@@ -4,6 +4,8 @@
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,7 +13,6 @@
 #include <new>
 #include <vector>
 
-#include "base/error.h"
 #include "memory/size_class.h"
 
 // Read by jemalloc when it is loaded; MALLOC_CONF in the environment goes before it. It keeps what is freed
@@ -20,6 +21,8 @@
 extern "C" {
 extern const char* malloc_conf;
 const char* malloc_conf = "dirty_decay_ms:-1,oversize_threshold:0";
+// Of jemalloc, which sanitizer builds do without.
+[[gnu::weak]] int mallctl(const char* name, void* old_value, size_t* old_size, void* new_value, size_t new_size);
 }
 
 namespace trireme::memory {
@@ -39,9 +42,20 @@ constexpr uint64_t kMagic = 0x7472697265'6d6531;
 struct Header {
   uint64_t magic;
   int size_class;
-  Header* next;  // in the free list
+  Purpose purpose;
+  int64_t bytes;  // asked for
+  Header* next;   // in the free list
 };
 static_assert(sizeof(Header) <= kHeader);
+
+double in_mebibytes(size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+std::string words(const AllocatorStatistics& statistics) {
+  const int64_t live = total(statistics.live);
+  return fmt::format("tensors hold {}; rounded up to sizes of blocks and kept for reuse {:.1f} MiB",
+                     to_text(statistics.live),
+                     in_mebibytes(static_cast<size_t>(std::max<int64_t>(0, statistics.system_bytes - live))));
+}
 
 size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
@@ -61,6 +75,11 @@ class Cache final : public c10::Allocator {
   void reset_peak() {
     const std::lock_guard lock(mutex_);
     statistics_.peak_live_bytes = statistics_.live_bytes;
+    statistics_.at_peak = statistics_.live;
+  }
+  void hold_elsewhere(Purpose purpose, int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    count(purpose, bytes, bytes);
   }
 
   int64_t release() {
@@ -92,7 +111,7 @@ class Cache final : public c10::Allocator {
 
   void* take(size_t bytes) {
     // Beyond every machine, and beyond the last class.
-    if (bytes > kLargestBlock) throw_internal("out of memory: {} bytes were asked for", bytes);
+    if (bytes > kLargestBlock) throw OutOfMemory(fmt::format("out of memory: {} bytes were asked for", bytes));
     int index = class_of(bytes + kHeader);
     if (index >= kFirstLargeClass) index = std::max(kFirstLargeClass, class_of(bytes));
     const std::lock_guard lock(mutex_);
@@ -100,13 +119,22 @@ class Cache final : public c10::Allocator {
     Header* block = free_[index];
     free_[index] = block->next;
     block->next = nullptr;
+    block->purpose = current_purpose();
+    block->bytes = static_cast<int64_t>(bytes);
     ++statistics_.allocations;
-    statistics_.live_bytes += static_cast<int64_t>(size_of_class(index));
-    statistics_.peak_live_bytes = std::max(statistics_.peak_live_bytes, statistics_.live_bytes);
+    count(block->purpose, block->bytes, static_cast<int64_t>(size_of_class(index)));
     return reinterpret_cast<char*>(block) + kHeader;
   }
 
-  // Called with the lock held, as are those below.
+  // Called with the lock held, as are those below. `rounded`: what the memory of `bytes` takes.
+  void count(Purpose purpose, int64_t bytes, int64_t rounded) {
+    of(statistics_.live, purpose) += bytes;
+    statistics_.live_bytes += rounded;
+    if (statistics_.live_bytes <= statistics_.peak_live_bytes) return;
+    statistics_.peak_live_bytes = statistics_.live_bytes;
+    statistics_.at_peak = statistics_.live;
+  }
+
   void refill(int index) {
     const size_t block_bytes = size_of_class(index);
     if (index >= kFirstLargeClass) {
@@ -119,7 +147,7 @@ class Cache final : public c10::Allocator {
 
   void add_free(char* at, int index) {
     auto* block = reinterpret_cast<Header*>(at);
-    *block = {kMagic, index, free_[index]};
+    *block = {kMagic, index, Purpose::other, 0, free_[index]};
     free_[index] = block;
   }
 
@@ -135,8 +163,8 @@ class Cache final : public c10::Allocator {
     // What is cached in blocks of other sizes may be what is missing.
     if (memory == MAP_FAILED && release_locked() > 0) memory = ask();
     if (memory == MAP_FAILED)
-      throw_internal("out of memory: {} MiB were asked for; tensors hold {} MiB now, {} MiB at the peak", bytes >> 20,
-                     statistics_.live_bytes >> 20, statistics_.peak_live_bytes >> 20);
+      throw OutOfMemory(fmt::format("out of memory: {:.1f} MiB more were asked for {}; {}", in_mebibytes(bytes),
+                                    name_of(current_purpose()), words(statistics_)));
     char* begin = static_cast<char*>(memory);
     char* start = reinterpret_cast<char*>(round_up(reinterpret_cast<size_t>(begin) + before, alignment));
     if (start - before != begin) ::munmap(begin, static_cast<size_t>(start - before - begin));
@@ -163,7 +191,7 @@ class Cache final : public c10::Allocator {
     const int index = block->size_class;
     block->next = cache.free_[index];
     cache.free_[index] = block;
-    cache.statistics_.live_bytes -= static_cast<int64_t>(size_of_class(index));
+    cache.count(block->purpose, -block->bytes, -static_cast<int64_t>(size_of_class(index)));
   }
 
   std::mutex mutex_;
@@ -184,6 +212,23 @@ void install_caching_allocator() {
 bool caching_allocator_installed() { return installed; }
 AllocatorStatistics allocator_statistics() { return Cache::instance().statistics(); }
 void reset_peak() { Cache::instance().reset_peak(); }
-int64_t release_cached() { return Cache::instance().release(); }
+int64_t release_cached() {
+  release_malloc();
+  return Cache::instance().release();
+}
+
+void release_malloc() {
+  // MALLCTL_ARENAS_ALL, from jemalloc's header.
+  if (mallctl != nullptr) mallctl("arena.4096.purge", nullptr, nullptr, nullptr, 0);
+}
+
+std::string held_in_words() { return words(Cache::instance().statistics()); }
+
+HeldElsewhere::HeldElsewhere(Purpose purpose, int64_t bytes) : purpose_(purpose), bytes_(bytes) {
+  Cache::instance().hold_elsewhere(purpose, bytes);
+}
+HeldElsewhere::~HeldElsewhere() {
+  if (bytes_ != 0) Cache::instance().hold_elsewhere(purpose_, -bytes_);
+}
 
 }  // namespace trireme::memory

@@ -15,15 +15,29 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "memory/purpose.h"
 
 namespace trireme::memory {
 
 struct AllocatorStatistics {
-  int64_t live_bytes = 0;       ///< handed out now, rounded to size classes
+  int64_t live_bytes = 0;       ///< handed out now, rounded to size classes, and what is held elsewhere
   int64_t peak_live_bytes = 0;  ///< highest live_bytes since the start or reset_peak()
   int64_t system_bytes = 0;     ///< taken from the system: live and cached
   int64_t system_calls = 0;     ///< how often the system was asked for memory
   int64_t allocations = 0;      ///< how often a block was handed out
+  PurposeBytes live{};          ///< live_bytes by purpose, as asked for: not rounded
+  PurposeBytes at_peak{};       ///< `live` at the moment of peak_live_bytes
+};
+
+/// The machine, or a limit of this process (ulimit -v), has no more memory. The message says how much was asked for and
+/// for what, and what tensors held at that moment.
+class OutOfMemory : public InternalError {
+ public:
+  using InternalError::InternalError;
 };
 
 /// Makes every CPU tensor that is allocated from now on come from the cache. Call once, before the first tensor.
@@ -34,8 +48,32 @@ void install_caching_allocator();
 bool caching_allocator_installed();
 
 AllocatorStatistics allocator_statistics();
+/// The peak is what is live now.
 void reset_peak();
-/// Gives free blocks of 1 MiB and more back to the system; returns how many bytes.
+/// Gives free blocks of 1 MiB and more back to the system, and what malloc holds free; returns how many bytes of
+/// blocks.
 int64_t release_cached();
+/// Gives what malloc holds free back to the system: libraries build tables when they are loaded and free them again.
+void release_malloc();
+/// What tensors hold now, by purpose, and what is kept for reuse: "tensors hold 712.0 MiB: moments 228.4 MiB, ...".
+std::string held_in_words();
+
+/// Counts memory of tensors that does not come from the cache (shared memory of local ranks) for as long as it lives.
+class HeldElsewhere {
+ public:
+  HeldElsewhere() = default;
+  HeldElsewhere(Purpose purpose, int64_t bytes);
+  ~HeldElsewhere();
+  HeldElsewhere(HeldElsewhere&& other) noexcept : purpose_(other.purpose_), bytes_(std::exchange(other.bytes_, 0)) {}
+  HeldElsewhere& operator=(HeldElsewhere&& other) noexcept {
+    std::swap(purpose_, other.purpose_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+ private:
+  Purpose purpose_ = Purpose::other;
+  int64_t bytes_ = 0;
+};
 
 }  // namespace trireme::memory

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "ops/linear.h"
+#include "ops/linear_cross_entropy.h"
 
 namespace trireme::models {
 
@@ -72,7 +73,9 @@ std::vector<int32_t> generate(Model& model, std::span<const int32_t> prompt, con
     at::Tensor x = model.embed(tokens, pass);
     for (int64_t i = 0; i < model.shape().layers; ++i) x = model.block(i, x, pass, &cache[static_cast<size_t>(i)]);
     const at::Tensor last = model.final_norm(x.narrow(1, seq - 1, 1)).reshape({1, -1});
-    const at::Tensor row = ops::linear(last, model.head().weight()).to(at::kCPU, at::kFloat).contiguous();
+    const at::Tensor row = ops::soft_capped(ops::linear(last, model.head().weight()), model.shape().logit_softcap)
+                               .to(at::kCPU, at::kFloat)
+                               .contiguous();
     position += seq;
     if (!row.isfinite().all().item<bool>())
       throw_input("the model's scores are not finite after {} tokens; its weights are broken", position);

@@ -5,6 +5,7 @@
 
 #include "models/initial.h"
 #include "ops/activation.h"
+#include "ops/add.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
@@ -58,8 +59,8 @@ void Gpt::prepare(at::Device device) {
 
 at::Tensor Gpt::embed(const at::Tensor& tokens, const Pass& pass) {
   const at::Tensor positions = pass.positions.view(tokens.sizes());
-  const at::Tensor x =
-      ops::embedding(tokens, embedding_->weight(), anchor_) + ops::embedding(positions, positions_->weight(), anchor_);
+  const at::Tensor x = ops::add(ops::embedding(tokens, embedding_->weight(), anchor_),
+                                ops::embedding(positions, positions_->weight(), anchor_));
   return ops::dropout(x, pass.dropout, "embed");
 }
 
@@ -90,7 +91,7 @@ at::Tensor Gpt::block(int64_t index, const at::Tensor& x, const Pass& pass, ops:
   const at::Tensor up = linear(second, b.up, selective ? norm_again(h, b.feed_forward_norm) : ops::Rebuild());
   const ops::Rebuild gelu_again = [up = up.detach()] { return ops::gelu(up); };
   const at::Tensor down = linear(ops::gelu(up), b.down, selective ? gelu_again : ops::Rebuild());
-  return h + ops::dropout(down, pass.dropout, at + "feed_forward.output");
+  return ops::add(h, ops::dropout(down, pass.dropout, at + "feed_forward.output"));
 }
 
 at::Tensor Gpt::final_norm(const at::Tensor& x) {

@@ -6,6 +6,7 @@
 
 #include "models/initial.h"
 #include "ops/activation.h"
+#include "ops/add.h"
 #include "ops/dispatch.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
@@ -95,7 +96,7 @@ at::Tensor Llama::block(int64_t index, const at::Tensor& x, const Pass& pass, op
   const ops::Rebuild swiglu_again = [gate_up = gate_up.detach()] { return ops::swiglu(gate_up); };
   const at::Tensor down =
       ops::linear(ops::swiglu(gate_up), b.down->weight(), selective ? swiglu_again : ops::Rebuild());
-  return h + ops::dropout(down, pass.dropout, at + "feed_forward.output");
+  return ops::add(h, ops::dropout(down, pass.dropout, at + "feed_forward.output"));
 }
 
 at::Tensor Llama::final_norm(const at::Tensor& x) { return ops::rms_norm(x, norm_->weight(), shape_.norm_eps); }

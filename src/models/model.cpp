@@ -4,9 +4,11 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
 #include "describe/architecture.h"
+#include "describe/kept_activations.h"
 #include "models/gpt.h"
 #include "models/llama.h"
 #include "models/register.h"
@@ -107,8 +109,14 @@ Pass make_pass(const at::Tensor& tokens, bool by_document, int64_t end_of_text) 
 at::Tensor forward(Model& model, const at::Tensor& tokens, const Pass& pass) {
   const bool full = pass.recompute == config::Recompute::full && at::GradMode::is_enabled();
   at::Tensor x = model.embed(tokens, pass);
-  for (int64_t i = 0; i < model.shape().layers; ++i) {
-    const auto piece = [&model, i, pass](const at::Tensor& input) { return model.block(i, input, pass, nullptr); };
+  const int64_t layers = model.shape().layers;
+  const int64_t group = full ? describe::recompute_group(layers, pass.recompute_blocks) : 1;
+  for (int64_t first = 0; first < layers; first += group) {
+    const auto piece = [&model, first, last = std::min(first + group, layers), pass](const at::Tensor& input) {
+      at::Tensor output = input;
+      for (int64_t i = first; i < last; ++i) output = model.block(i, output, pass, nullptr);
+      return output;
+    };
     x = full ? nn::recompute(piece, x, pass.offload) : piece(x);
   }
   return model.final_norm(x);
@@ -119,14 +127,14 @@ at::Tensor forward(Model& model, const at::Tensor& tokens) {
 }
 
 at::Tensor logits(Model& model, const at::Tensor& tokens) {
-  return ops::linear(forward(model, tokens), model.head().weight());
+  return ops::soft_capped(ops::linear(forward(model, tokens), model.head().weight()), model.shape().logit_softcap);
 }
 
 at::Tensor loss(Model& model, const at::Tensor& tokens, const at::Tensor& labels, const Pass& pass,
                 const LossOptions& options) {
   const at::Tensor hidden = forward(model, tokens, pass);
   return ops::linear_cross_entropy(hidden.reshape({-1, hidden.size(-1)}), model.head().weight(), labels.reshape({-1}),
-                                   options.scale, options.z_loss, options.z_part);
+                                   options.scale, options.z_loss, options.z_part, model.shape().logit_softcap);
 }
 
 }  // namespace trireme::models

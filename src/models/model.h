@@ -26,6 +26,7 @@ struct Pass {
   std::shared_ptr<const std::vector<ops::Segment>> segments;  ///< see ops::AttentionMask; null: each row is one
   ops::Dropout dropout;
   config::Recompute recompute = config::Recompute::none;
+  int64_t recompute_blocks = 1;  ///< that full recomputation runs again together, as describe::recompute_group has it
   std::shared_ptr<nn::ActivationStore>
       offload;  ///< where the inputs of blocks wait with full recomputation; null: here
 };

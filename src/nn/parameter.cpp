@@ -81,7 +81,9 @@ void Parameter::bind(const at::Tensor& value, const at::Tensor& master, const at
   gradient_ = gradient;
 }
 
-ops::Weight Parameter::weight() { return {value_, at::GradMode::is_enabled() && gradient_.defined() ? this : nullptr}; }
+ops::Weight Parameter::weight() {
+  return {value_, at::GradMode::is_enabled() && gradient_.defined() ? this : nullptr, name_};
+}
 
 void Parameter::expect_gradients(int64_t micro_batches, std::function<void(Parameter&)> on_complete) {
   expected_ = uses_ * micro_batches;

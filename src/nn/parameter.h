@@ -53,7 +53,7 @@ class Parameter final : public ops::GradientSink {
   Parameter(std::vector<LogicalTensor> parts, at::ScalarType dtype, int64_t uses = 1);
 
   /// Name of the only part, or what the parts share: `blocks.0.attention.q+k+v.weight`.
-  const std::string& name() const { return name_; }
+  std::string_view name() const override { return name_; }
   const std::vector<LogicalTensor>& parts() const { return parts_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t elements() const;

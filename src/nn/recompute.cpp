@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "memory/purpose.h"
 #include "ops/function.h"
 
 namespace trireme::nn {
@@ -36,6 +37,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
     at::Tensor y;
     {
       const at::AutoGradMode grad(true);
+      const memory::PurposeScope scope(memory::Purpose::activations);
       y = kept.piece(x);
     }
     torch::autograd::backward({y}, {gradients[0]});

@@ -1,10 +1,12 @@
 #include "observe/memory_estimate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "describe/architecture.h"
+#include "describe/kept_activations.h"
 
 namespace trireme::observe {
 namespace {
@@ -27,21 +29,26 @@ Sizes sizes_of(config::Precision precision) {
   return {8, 8};
 }
 
-/// Bytes a token that one block keeps for backward: the inputs of two norms and of four linears, the rotated q, k and
-/// v, and the gate and up projections (gpt: the up projection). Attention's output is the input of the output
-/// projection, and is kept once. Selective recomputation makes the inputs of three linears again.
-int64_t block_bytes_per_token(const describe::ModelShape& shape, const MemoryOptions& options, const Sizes& sizes) {
-  const bool selective = options.recompute == config::Recompute::selective;
-  const int64_t norms = 2 * shape.hidden, their_linears = selective ? 0 : 2 * shape.hidden;
-  const int64_t attention =
-      (2 * shape.heads + 2 * shape.kv_heads + (shape.qk_norm ? shape.heads + 2 * shape.kv_heads : 0)) * shape.head_dim;
-  const int64_t feed_forward = (shape.is_gpt() ? 1 : 2) * shape.ffn + (selective ? 0 : shape.ffn);
-  const int64_t row_statistics =
-      shape.heads + (shape.is_gpt() ? 4 : 2) + (shape.qk_norm ? shape.heads + shape.kv_heads : 0);
-  // With dropout the weights of attention are written out: scores and softmax in the compute type, weights and dropped
-  // weights in the other.
-  const int64_t scores = shape.dropout > 0 ? shape.heads * options.seq_len * 2 * (sizes.compute + sizes.weight) : 0;
-  return (norms + their_linears + attention + feed_forward) * sizes.weight + row_statistics * sizes.compute + scores;
+describe::KeptOptions::Recompute kind_of(config::Recompute recompute) {
+  using Kind = describe::KeptOptions::Recompute;
+  switch (recompute) {
+    case config::Recompute::none:
+      return Kind::none;
+    case config::Recompute::selective:
+      return Kind::selective;
+    case config::Recompute::full:
+      return Kind::full;
+  }
+  return Kind::none;
+}
+
+std::string what_is_kept(const describe::ModelShape& shape, const MemoryOptions& options, int64_t group) {
+  if (options.recompute != config::Recompute::full) return "what all blocks keep for backward";
+  const std::string whole =
+      group == 1 ? "one block whole" : fmt::format("{} blocks whole", std::min(group, shape.layers));
+  if (options.offload) return whole + "; the inputs of the others wait elsewhere";
+  return fmt::format("the inputs of {}, and {}", group == 1 ? "all blocks" : fmt::format("every {} blocks", group),
+                     whole);
 }
 
 }  // namespace
@@ -50,7 +57,6 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   const Sizes sizes = sizes_of(options.precision);
   const int64_t parameters = describe::count_parameters(shape).total();
   const int64_t tokens = options.micro_batch_size * options.seq_len;
-  const bool recompute = options.recompute == config::Recompute::full;
 
   std::vector<MemoryItem> items;
   const auto per_parameter = [&](const char* purpose, int64_t bytes) {
@@ -62,19 +68,20 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   per_parameter("moments", 2 * sizes.compute);
   if (options.ema) per_parameter("moving average", sizes.compute);
 
-  const int64_t block = block_bytes_per_token(shape, options, sizes);
-  const int64_t border = shape.hidden * sizes.weight;  // between blocks, and after the last
-  // Offloaded, the inputs of all blocks but one wait elsewhere.
-  const int64_t borders = border * (options.offload ? 2 : shape.layers + 1);
+  const int64_t group = describe::recompute_group(shape.layers, options.recompute_blocks);
   if (is_lower_bound(shape)) {
+    const int64_t inputs = options.offload ? 2 : shape.layers + 1;
     items.push_back(
-        {"activations", tokens * borders,
+        {"activations", tokens * inputs * shape.hidden * sizes.weight,
          fmt::format("the inputs of all blocks; what {} keeps inside them is not known", shape.architecture)});
   } else {
-    items.push_back({"activations", tokens * (recompute ? borders + block : block * shape.layers + border),
-                     !recompute        ? "what all blocks keep for backward"
-                     : options.offload ? "one block whole; the inputs of the others wait elsewhere"
-                                       : "the inputs of all blocks, and one block whole"});
+    const describe::KeptBytes kept = describe::kept_activations(shape, {.tokens = tokens,
+                                                                        .seq_len = options.seq_len,
+                                                                        .types = {sizes.weight, sizes.compute},
+                                                                        .recompute = kind_of(options.recompute),
+                                                                        .group = group,
+                                                                        .offload = options.offload});
+    items.push_back({"activations", kept.peak, what_is_kept(shape, options, group)});
   }
 
   if (shape.sliding_window > 0 && shape.sliding_window < options.seq_len)
@@ -85,17 +92,35 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   const int64_t row = shape.vocab * sizes.weight;
   const int64_t rows = describe::loss_rows_per_chunk(tokens, shape.vocab, sizes.weight);
   const int64_t product = options.precision == config::Precision::fp16 ? shape.vocab * shape.hidden * sizes.weight : 0;
-  items.push_back({"loss", rows * row + tokens * border + product, fmt::format("logits of {} rows", rows)});
+  items.push_back(
+      {"loss", rows * row + tokens * shape.hidden * sizes.weight + product, fmt::format("logits of {} rows", rows)});
   return items;
 }
 
 std::vector<MemoryItem> estimate_memory(const config::Config& config) {
   return estimate_memory(config.model, {.precision = config.train.precision,
                                         .recompute = config.train.recompute,
+                                        .recompute_blocks = config.train.recompute_blocks,
                                         .micro_batch_size = config.train.micro_batch_size,
                                         .seq_len = config.train.seq_len,
                                         .offload = config.train.activation_offload != config::ActivationOffload::none,
                                         .ema = config.train.ema_decay > 0});
+}
+
+std::string ways_to_less_memory(const config::Config& config) {
+  const config::TrainConfig& train = config.train;
+  std::vector<std::string> ways;
+  if (train.micro_batch_size > 1)
+    ways.push_back(
+        fmt::format("a smaller train.micro_batch_size (now {}; the global batch stays)", train.micro_batch_size));
+  ways.push_back(fmt::format("a smaller train.seq_len (now {})", train.seq_len));
+  if (train.recompute != config::Recompute::full)
+    ways.push_back(fmt::format("train.recompute = \"full\" (now \"{}\")", config::name_of(train.recompute)));
+  else if (train.activation_offload == config::ActivationOffload::none)
+    ways.emplace_back("train.activation_offload = \"disk\"");
+  if (train.ema_decay > 0) ways.emplace_back("train.ema_decay = 0");
+  ways.emplace_back("a smaller model");
+  return fmt::format("{} or {}", fmt::join(ways.begin(), ways.end() - 1, ", "), ways.back());
 }
 
 bool is_lower_bound(const describe::ModelShape& shape) {

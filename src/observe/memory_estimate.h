@@ -25,6 +25,7 @@ struct MemoryItem {
 struct MemoryOptions {
   config::Precision precision = config::Precision::bf16;
   config::Recompute recompute = config::Recompute::none;
+  int64_t recompute_blocks = 1;  ///< with full: run again together; 0: about the square root of all
   int64_t micro_batch_size = 1;
   int64_t seq_len = 1;
   bool offload = false;  ///< the inputs of blocks wait elsewhere
@@ -41,6 +42,9 @@ bool is_lower_bound(const describe::ModelShape& shape);
 
 /// Of one worker of a run.
 std::vector<MemoryItem> estimate_memory(const config::Config& config);
+/// What would make the run smaller: "a smaller train.micro_batch_size (now 8) or train.seq_len (now 512), ...".
+std::string ways_to_less_memory(const config::Config& config);
+
 int64_t total_bytes(std::span<const MemoryItem> items);
 
 }  // namespace trireme::observe

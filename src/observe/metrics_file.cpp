@@ -55,6 +55,15 @@ std::string to_json_line(const StepRecord& record) {
   json["data_time_s"] = number(record.data_time_s);
   json["comm_exposed_s"] = number(record.comm_exposed_s);
   json["peak_memory_bytes"] = record.peak_memory_bytes;
+  if (record.memory) {
+    Json& memory = json["memory"] = Json::object();
+    memory["allocated"] = record.memory->allocated;
+    memory["reserved"] = record.memory->reserved;
+    memory["peak_allocated"] = record.memory->peak_allocated;
+    memory["kept_for_backward"] = record.memory->kept_for_backward;
+    Json& at_peak = memory["at_peak"] = Json::object();
+    for (const auto& [purpose, bytes] : record.memory->at_peak) at_peak[purpose] = bytes;
+  }
   if (!record.layer_grad_norms.empty()) {
     Json& norms = json["layer_grad_norms"] = Json::object();
     for (const auto& [name, norm] : record.layer_grad_norms) norms[name] = number(norm);

@@ -2,7 +2,7 @@
 // set or file of questions.
 //
 // A step:        step loss grad_norm lr tokens tokens_per_second mfu step_time_s data_time_s comm_exposed_s
-//                peak_memory_bytes [z_loss] [loss_scale] [layer_grad_norms {name: norm}]
+//                peak_memory_bytes [memory {}] [z_loss] [loss_scale] [layer_grad_norms {name: norm}]
 //                [skipped true, skipped_parameter or skipped_spike true]
 // An evaluation: step eval_loss eval_bits_per_byte eval_tokens eval_bytes; of a set with a name, each key but step ends
 //                in /NAME

@@ -101,10 +101,8 @@ void add_memory(Page& page, const StartupReport& report) {
     page.line("  {:<15} {:>9}  {}", item.purpose, short_bytes(item.bytes), item.how);
   }
   if (report.memory_bytes > 0 && all > report.memory_bytes) {
-    page.line("more than this machine's {}: the run may be killed. Less: train.micro_batch_size, train.seq_len,",
-              short_bytes(report.memory_bytes));
-    page.line("{}or a smaller model",
-              report.config.train.recompute == config::Recompute::full ? "" : "train.recompute = \"full\", ");
+    page.line("more than this machine's {}: the run may be killed. Less is used by", short_bytes(report.memory_bytes));
+    page.line("{}", ways_to_less_memory(report.config));
   }
 }
 

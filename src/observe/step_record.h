@@ -11,6 +11,15 @@
 
 namespace trireme::observe {
 
+/// What tensors hold on rank 0, in bytes. Counted by the caching allocator; the peak is of the interval.
+struct TensorMemory {
+  int64_t allocated = 0;                                 ///< when the step had ended, in blocks
+  int64_t reserved = 0;                                  ///< taken from the system: allocated, and kept for reuse
+  int64_t peak_allocated = 0;                            ///< the most at one moment
+  int64_t kept_for_backward = 0;                         ///< by the forward pass of one micro-batch
+  std::vector<std::pair<std::string, int64_t>> at_peak;  ///< by purpose at the moment of the peak, as asked for
+};
+
 /// One training step, or the interval of `metrics.interval` steps that ends with it: rates and times are then means
 /// over the interval (see ThroughputMeter), loss and norms are those of `step` itself.
 struct StepRecord {
@@ -25,6 +34,7 @@ struct StepRecord {
   double data_time_s = 0;     ///< waiting for the loader, within the step
   double comm_exposed_s = 0;  ///< waiting for other workers, within the step
   int64_t peak_memory_bytes = 0;
+  std::optional<TensorMemory> memory;                            ///< none: without the caching allocator
   std::vector<std::pair<std::string, double>> layer_grad_norms;  ///< in the order of the model; empty: not asked for
   std::optional<double> z_loss;                                  ///< what z-loss adds to `loss`; none: not asked for
   std::optional<double> loss_scale;                              ///< of the fp16 loss; none: another precision

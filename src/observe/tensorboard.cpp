@@ -169,7 +169,15 @@ void TensorBoardFile::append(const StepRecord& record) {
   if (record.z_loss) values.push_back({"train/z_loss", *record.z_loss});
   if (record.loss_scale) values.push_back({"train/loss_scale", *record.loss_scale});
   std::vector<std::string> tags;
-  tags.reserve(record.layer_grad_norms.size());  // the views below must stay
+  tags.reserve(record.layer_grad_norms.size() +
+               (record.memory ? record.memory->at_peak.size() : 0));  // views must stay
+  if (record.memory) {
+    values.push_back({"memory/allocated", static_cast<double>(record.memory->allocated)});
+    values.push_back({"memory/reserved", static_cast<double>(record.memory->reserved)});
+    values.push_back({"memory/peak_allocated", static_cast<double>(record.memory->peak_allocated)});
+    for (const auto& [purpose, bytes] : record.memory->at_peak)
+      values.push_back({tags.emplace_back("memory_at_peak/" + purpose), static_cast<double>(bytes)});
+  }
   for (const auto& [name, norm] : record.layer_grad_norms)
     values.push_back({tags.emplace_back("layer_grad_norm/" + name), norm});
   scalars(record.step, values);

@@ -4,6 +4,7 @@
 
 #include "ops/dispatch.h"
 #include "ops/function.h"
+#include "ops/work.h"
 
 namespace trireme::ops {
 
@@ -34,6 +35,8 @@ struct Gelu : torch::autograd::Function<Gelu> {
 
   static Gradients backward(Context* context, Gradients gradients) {
     const at::Tensor x = context->get_saved_variables()[0], dy = gradients[0].contiguous();
+    const profile::Scope scope(profile::Phase::backward, "gelu",
+                               [&] { return pass_work({}, x.numel(), x.size(-1), 3 * bytes_of(x)); });
     at::Tensor dx = at::empty_like(x);
     dispatch(x.scalar_type(), [&](auto element) {
       using T = decltype(element);
@@ -69,6 +72,8 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
   static Gradients backward(Context* context, Gradients gradients) {
     const at::Tensor gate_up = context->get_saved_variables()[0], dy = gradients[0].contiguous();
     const int64_t cols = dy.size(-1), rows = cols == 0 ? 0 : dy.numel() / cols;
+    const profile::Scope scope(profile::Phase::backward, "swiglu",
+                               [&] { return pass_work({}, dy.numel(), cols, bytes_of(gate_up, gate_up, dy)); });
     at::Tensor dx = at::empty_like(gate_up);
     dispatch(dy.scalar_type(), [&](auto element) {
       using T = decltype(element);
@@ -85,9 +90,16 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
 
 }  // namespace
 
-at::Tensor gelu(const at::Tensor& x) { return on_cpu(x) ? Gelu::apply(x) : reference::gelu(x); }
+at::Tensor gelu(const at::Tensor& x) {
+  const profile::Scope scope(profile::Phase::forward, "gelu",
+                             [&] { return pass_work({}, x.numel(), x.size(-1), 2 * bytes_of(x)); });
+  return on_cpu(x) ? Gelu::apply(x) : reference::gelu(x);
+}
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
+  const profile::Scope scope(profile::Phase::forward, "swiglu", [&] {
+    return pass_work({}, gate_up.numel() / 2, gate_up.size(-1) / 2, 1.5 * bytes_of(gate_up));
+  });
   return on_cpu(gate_up) ? Swiglu::apply(gate_up) : reference::swiglu(gate_up);
 }
 

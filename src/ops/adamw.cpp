@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ops/dispatch.h"
+#include "ops/work.h"
 
 namespace trireme::ops {
 
@@ -23,6 +24,9 @@ void reference::adamw(const at::Tensor& weight, const at::Tensor& exp_avg, const
 
 void adamw(const at::Tensor& weight, const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq,
            const at::Tensor& gradient, const at::Tensor& copy, const AdamwStep& step) {
+  const profile::Scope scope(profile::Phase::optimizer, "adamw", [&] {
+    return profile::Work{.bytes = 2 * bytes_of(weight, exp_avg, exp_avg_sq) + bytes_of(gradient, copy)};
+  });
   if (!on_cpu(weight)) return reference::adamw(weight, exp_avg, exp_avg_sq, gradient, copy, step);
   const double bias1 = 1 - std::pow(step.beta1, step.step), bias2 = 1 - std::pow(step.beta2, step.step);
   dispatch(copy.defined() ? copy.scalar_type() : weight.scalar_type(), [&](auto element) {

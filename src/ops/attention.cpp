@@ -8,6 +8,7 @@
 #include "ops/attention_tiles.h"
 #include "ops/dispatch.h"
 #include "ops/function.h"
+#include "ops/work.h"
 
 namespace trireme::ops {
 namespace {
@@ -21,23 +22,6 @@ at::Tensor heads_of(const at::Tensor& qkv, int64_t first, int64_t count, int64_t
 at::Tensor repeat_heads(const at::Tensor& x, int64_t group) {
   if (group == 1) return x;
   return x.unsqueeze(2).expand({-1, -1, group, -1, -1}).reshape({x.size(0), -1, x.size(2), x.size(3)});
-}
-
-void rotate_in_place(const at::Tensor& qkv, const AttentionShape& shape, const RotaryTable& rotary,
-                     const at::Tensor& positions, int64_t heads, bool inverse) {
-  const int64_t width = qkv.size(-1), rows = width == 0 ? 0 : qkv.numel() / width;
-  TRIREME_CHECK(positions.numel() == rows, "{} positions for {} tokens", positions.numel(), rows);
-  dispatch(qkv.scalar_type(), [&](auto element) {
-    using T = decltype(element);
-    using C = Compute<T>;
-    T* values = data<T>(qkv);
-    const C *cosine = data<C>(rotary.cosine), *sine = data<C>(rotary.sine);
-    const int64_t* position = data<int64_t>(positions);
-    parallel_rows(rows, width, [&](int64_t begin, int64_t end) {
-      kernels<T>().rotate(end - begin, width, heads, shape.head_dim, values + begin * width, cosine, sine,
-                          position + begin, inverse);
-    });
-  });
 }
 
 std::vector<Piece> pieces_of(const at::Tensor& qkv, const AttentionMask& mask) {
@@ -80,17 +64,34 @@ std::optional<at::Tensor> added_mask(const at::Tensor& q, const Piece& piece, co
   return kept.narrow(0, 0, piece.length).narrow(1, 0, piece.length);
 }
 
+// Of the pairs that see each other alone: two products for scores and output, four for their gradients. The scores that
+// backward makes again are not counted, nor what a tile or a mask computes beyond them.
+profile::Work attention_work(const at::Tensor& qkv, const AttentionShape& shape, const AttentionMask& mask,
+                             double passes, double bytes) {
+  double pairs = 0;
+  for (const Piece& piece : pieces_of(qkv, mask))
+    if (piece.length > 0)
+      pairs += static_cast<double>(piece.rows * piece.length) * describe::causal_tokens_seen(piece.length, mask.window);
+  return {.shape = {qkv.size(0) * qkv.size(1), shape.heads * shape.head_dim, -1},
+          .flops = passes * 4 * static_cast<double>(shape.heads * shape.head_dim) * pairs,
+          .bytes = bytes};
+}
+
 struct CausalAttention : torch::autograd::Function<CausalAttention> {
   static at::Tensor forward(Context* context, const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim,
                             const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& positions,
                             const Holder<AttentionMask>& holder) {
     const AttentionShape shape{heads, kv_heads, head_dim};
     const AttentionMask& mask = holder->value;
-    if (cosine.numel() > 0) rotate_in_place(qkv, shape, {cosine, sine}, positions, heads + kv_heads, false);
+    if (cosine.numel() > 0) rotate(qkv, heads + kv_heads, head_dim, {cosine, sine}, positions, false);
     context->saved_data["heads"] = heads;
     context->saved_data["kv_heads"] = kv_heads;
     context->saved_data["head_dim"] = head_dim;
     keep(context, "mask", holder);
+    const profile::Scope scope(profile::Phase::forward, "attention", [&] {
+      const double out = bytes_of(qkv) * static_cast<double>(heads) / static_cast<double>(heads + 2 * kv_heads);
+      return attention_work(qkv, shape, mask, 1, bytes_of(qkv) + out);
+    });
     const std::vector<Piece> pieces = pieces_of(qkv, mask);
     if (tiles_apply(qkv, shape)) {
       const at::Tensor out = at::empty({qkv.size(0), qkv.size(1), heads * head_dim}, qkv.options());
@@ -126,13 +127,17 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
                                context->saved_data["head_dim"].toInt()};
     const AttentionMask& mask = kept<AttentionMask>(context, "mask");
     at::Tensor dqkv = at::empty_like(qkv);
-    if (tiles_apply(qkv, shape))
-      attention_tiles_backward(gradients[0].contiguous(), qkv, shape, pieces_of(qkv, mask), mask.window, out, saved[5],
-                               dqkv);
-    else
-      flash_backward(gradients[0].contiguous(), saved, shape, mask, dqkv);
+    {
+      const profile::Scope scope(profile::Phase::backward, "attention",
+                                 [&] { return attention_work(qkv, shape, mask, 2, bytes_of(qkv, dqkv, out, out)); });
+      if (tiles_apply(qkv, shape))
+        attention_tiles_backward(gradients[0].contiguous(), qkv, shape, pieces_of(qkv, mask), mask.window, out,
+                                 saved[5], dqkv);
+      else
+        flash_backward(gradients[0].contiguous(), saved, shape, mask, dqkv);
+    }
     if (saved[2].numel() > 0)
-      rotate_in_place(dqkv, shape, {saved[2], saved[3]}, saved[4], shape.heads + shape.kv_heads, true);
+      rotate(dqkv, shape.heads + shape.kv_heads, shape.head_dim, {saved[2], saved[3]}, saved[4], true);
     return {dqkv, {}, {}, {}, {}, {}, {}, {}};
   }
 

@@ -127,21 +127,41 @@ struct Visible {
 // exponential() hides what is not finite.
 inline Lanes<float> weight_of(Lanes<float> exponent) { return exponential(exponent) + exponent * 0.0f; }
 
+// The highest scores of the queries so far and in this tile. Each maximum waits for the one before it, so those of all
+// 64 queries are taken side by side.
+template <bool kAll>
+void raise(const TileMask& mask, const float* scores, float* highest) {
+  static_assert(kTile == 4 * kLanes);
+  const Visible<kAll> v0(mask, 0), v1(mask, kLanes), v2(mask, 2 * kLanes), v3(mask, 3 * kLanes);
+  Lanes<float> h0 = load(highest, Block{0}), h1 = load(highest, Block{kLanes}), h2 = load(highest, Block{2 * kLanes}),
+               h3 = load(highest, Block{3 * kLanes});
+  const auto higher = [](const Visible<kAll>& visible, int64_t k, const float* row, Lanes<float>& so_far) {
+    const Lanes<float> score = visible.of(k, load(row, Block{0}), so_far);
+    so_far = score > so_far ? score : so_far;
+  };
+  for (int64_t k = 0; k < kTile; ++k, scores += kTile) {
+    higher(v0, k, scores, h0);
+    higher(v1, k, scores + kLanes, h1);
+    higher(v2, k, scores + 2 * kLanes, h2);
+    higher(v3, k, scores + 3 * kLanes, h3);
+  }
+  memcpy(highest, &h0, sizeof h0);
+  memcpy(highest + kLanes, &h1, sizeof h1);
+  memcpy(highest + 2 * kLanes, &h2, sizeof h2);
+  memcpy(highest + 3 * kLanes, &h3, sizeof h3);
+}
+
 template <bool kAll>
 void softmax_tile(const TileMask& mask, float scale, const float* scores, RunningSoftmax* softmax, float* factor,
                   Bf16* weights) {
+  alignas(64) float before[kTile];
+  memcpy(before, softmax->highest, sizeof before);
+  raise<kAll>(mask, scores, softmax->highest);
   for (int64_t first = 0; first < kTile; first += kLanes) {
     const Visible<kAll> visible(mask, first);
-    Lanes<float> before, sum;
-    memcpy(&before, softmax->highest + first, sizeof before);
-    memcpy(&sum, softmax->sum + first, sizeof sum);
-    Lanes<float> highest = before;
-    for (int64_t k = 0; k < kTile; ++k) {
-      const Lanes<float> score = visible.of(k, load(scores + k * kTile, Block{first}), highest);
-      highest = score > highest ? score : highest;
-    }
-    const Lanes<float> correction = exponential((before - highest) * scale);
-    sum *= correction;
+    const Lanes<float> highest = load(softmax->highest, Block{first});
+    const Lanes<float> correction = exponential((load(before, Block{first}) - highest) * scale);
+    Lanes<float> sum = load(softmax->sum, Block{first}) * correction;
     for (int64_t k = 0; k < kTile; k += 2) {
       const auto weight = [&](int64_t key) {
         return visible.of(key, weight_of((load(scores + key * kTile, Block{first}) - highest) * scale), Lanes<float>{});
@@ -151,7 +171,6 @@ void softmax_tile(const TileMask& mask, float scale, const float* scores, Runnin
       sum += odd;
       store_words(weights + k * kTile + 2 * first, rounded(even) | (rounded(odd) << 16));
     }
-    memcpy(softmax->highest + first, &highest, sizeof highest);
     memcpy(softmax->sum + first, &sum, sizeof sum);
     memcpy(factor + first, &correction, sizeof correction);
   }

@@ -5,6 +5,7 @@
 
 #include "ops/dispatch.h"
 #include "ops/function.h"
+#include "ops/work.h"
 
 namespace trireme::ops {
 
@@ -51,6 +52,9 @@ struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
     return masked(x, samples, probability, {static_cast<uint64_t>(key)});
   }
   static Gradients backward(Context* context, Gradients gradients) {
+    const profile::Scope scope(profile::Phase::backward, "dropout", [&] {
+      return pass_work({}, gradients[0].numel(), gradients[0].size(-1), 2 * bytes_of(gradients[0]));
+    });
     return {masked(gradients[0], context->get_saved_variables()[0], context->saved_data["probability"].toDouble(),
                    {static_cast<uint64_t>(context->saved_data["key"].toInt())}),
             {},
@@ -63,6 +67,8 @@ struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
 
 at::Tensor dropout(const at::Tensor& x, const Dropout& dropout, std::string_view place) {
   if (!dropout.active()) return x;
+  const profile::Scope scope(profile::Phase::forward, "dropout",
+                             [&] { return pass_work({}, x.numel(), x.size(-1), 2 * bytes_of(x)); });
   return DropoutFunction::apply(x, dropout.samples, dropout.probability,
                                 static_cast<int64_t>(dropout.key(place).value));
 }

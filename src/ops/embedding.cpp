@@ -6,6 +6,7 @@
 
 #include "ops/dispatch.h"
 #include "ops/function.h"
+#include "ops/work.h"
 
 namespace trireme::ops {
 namespace {
@@ -42,7 +43,17 @@ struct Embedding : torch::autograd::Function<Embedding> {
   }
   static Gradients backward(Context* context, Gradients gradients) {
     if (GradientSink* sink = sink_of(context)) {
-      add_rows(context->get_saved_variables()[0], gradients[0], sink->target());
+      const GradientTarget target = sink->target();
+      {
+        // Each token's row of the gradient is read, and that of the table read and written.
+        const profile::Scope scope(profile::Phase::backward, "embedding", [&] {
+          const auto wide = static_cast<double>(target.buffer.element_size()), rows = bytes_of(gradients[0]);
+          return pass_work(sink->name(), gradients[0].numel(), gradients[0].size(-1),
+                           rows + 2 * wide * static_cast<double>(gradients[0].numel()) +
+                               (target.accumulate ? 0 : bytes_of(target.buffer)));
+        });
+        add_rows(context->get_saved_variables()[0], gradients[0], target);
+      }
       sink->delivered();
     }
     return {{}, {}, {}, {}};
@@ -52,6 +63,11 @@ struct Embedding : torch::autograd::Function<Embedding> {
 }  // namespace
 
 at::Tensor embedding(const at::Tensor& tokens, const Weight& weight, const at::Tensor& anchor) {
+  const profile::Scope scope(profile::Phase::forward, "embedding", [&] {
+    const int64_t elements = tokens.numel() * weight.value.size(1);
+    return pass_work(weight.name, elements, weight.value.size(1),
+                     2.0 * static_cast<double>(elements * weight.value.element_size()));
+  });
   return Embedding::apply(tokens.contiguous(), weight.value, pointer(weight.sink), anchor);
 }
 

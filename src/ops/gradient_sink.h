@@ -8,6 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string_view>
+
 namespace trireme::ops {
 
 struct GradientTarget {
@@ -22,12 +24,15 @@ class GradientSink {
   /// and its backward pass has come. Others may begin in between.
   virtual GradientTarget target() = 0;
   virtual void delivered() = 0;
+  /// Of the weight; "" where it has none. For profiles.
+  virtual std::string_view name() const { return {}; }
 };
 
 /// A weight as operations see it: its value in the activations' type, and where its gradient goes (null: no gradient).
 struct Weight {
   at::Tensor value;
   GradientSink* sink = nullptr;
+  std::string_view name = {};  ///< for profiles
 };
 
 /// Adds `gradient` (any floating type) to the sink's buffer and reports it. Does nothing for a null sink.

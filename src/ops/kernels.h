@@ -82,11 +82,14 @@ struct Kernels {
   void (*gather_qkv_gradient)(int64_t heads, int64_t kv_heads, int64_t head_dim, const T* dq, int64_t dq_stride,
                               const T* dk, int64_t dk_stride, const T* dv, int64_t dv_stride, T* out);
 
+  /// x = cap * tanh(x / cap) (Gemma 2, arXiv:2408.00118, section 2).
+  void (*soft_cap)(int64_t count, C cap, T* x);
+
   /// Softmax cross-entropy of rows of logits [rows, cols]: loss[r] = log(sum exp(logits)) - logits[label], 0 where the
-  /// label is negative; z[r] = log(sum exp(logits))^2 (z may be null). With `gradient`, logits become
-  /// d (loss + z_loss * z) / d logits * scale.
-  void (*cross_entropy)(int64_t rows, int64_t cols, T* logits, const int64_t* labels, C scale, C z_loss, bool gradient,
-                        C* loss, C* z);
+  /// label is negative; z[r] = log(sum exp(logits))^2 (z may be null). With cap > 0 logits are soft-capped first. With
+  /// `gradient`, logits become d (loss + z_loss * z) / d logits * scale.
+  void (*cross_entropy)(int64_t rows, int64_t cols, T* logits, const int64_t* labels, C scale, C z_loss, C cap,
+                        bool gradient, C* loss, C* z);
 
   /// AdamW (Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW computes it) over `count`
   /// elements: g = gradient * gradient_scale; w *= 1 - lr*decay; m, v updated; w -= lr/bias1 * m / (sqrt(v/bias2) +

@@ -135,31 +135,32 @@ void add_rows(int64_t rows, int64_t cols, const T* __restrict x, Compute<T>* __r
     for (int64_t i = 0; i < cols; ++i) sums[i] += load(x[i]);
 }
 
-// Philox4x32-10 for 16 consecutive blocks: words[4 * block + word], the values of random::philox (base/random.h) with a
-// zero upper counter. In lanes, so that the compiler multiplies them together.
+// Philox4x32-10 of kBlocks consecutive blocks: words[4 * block + word], the values of random::philox (base/random.h)
+// with a zero upper counter. The rounds stand one after another within a loop over blocks: of a loop over rounds around
+// one over blocks g++ unrolls the inner one, and then multiplies number by number.
+constexpr int64_t kBlocks = 4 * kLanes;
+
+template <int rounds>
+inline __attribute__((always_inline)) void philox_rounds(uint32_t& x0, uint32_t& x1, uint32_t& x2, uint32_t& x3,
+                                                         uint32_t k0, uint32_t k1) {
+  const uint64_t a = uint64_t{0xD2511F53} * x0, b = uint64_t{0xCD9E8D57} * x2;
+  x0 = static_cast<uint32_t>(b >> 32) ^ x1 ^ k0;
+  x1 = static_cast<uint32_t>(b);
+  x2 = static_cast<uint32_t>(a >> 32) ^ x3 ^ k1;
+  x3 = static_cast<uint32_t>(a);
+  if constexpr (rounds > 1) philox_rounds<rounds - 1>(x0, x1, x2, x3, k0 + 0x9E3779B9, k1 + 0xBB67AE85);
+}
+
 inline void philox_words(uint64_t key, uint64_t first_block, uint32_t* __restrict words) {
-  uint32_t x0[kLanes], x1[kLanes], x2[kLanes], x3[kLanes];
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    const uint64_t block = first_block + static_cast<uint64_t>(lane);
-    x0[lane] = static_cast<uint32_t>(block);
-    x1[lane] = static_cast<uint32_t>(block >> 32);
-    x2[lane] = x3[lane] = 0;
-  }
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9, k1 += 0xBB67AE85) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const uint64_t a = uint64_t{0xD2511F53} * x0[lane], b = uint64_t{0xCD9E8D57} * x2[lane];
-      x0[lane] = static_cast<uint32_t>(b >> 32) ^ x1[lane] ^ k0;
-      x1[lane] = static_cast<uint32_t>(b);
-      x2[lane] = static_cast<uint32_t>(a >> 32) ^ x3[lane] ^ k1;
-      x3[lane] = static_cast<uint32_t>(a);
-    }
-  }
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    words[4 * lane] = x0[lane];
-    words[4 * lane + 1] = x1[lane];
-    words[4 * lane + 2] = x2[lane];
-    words[4 * lane + 3] = x3[lane];
+  const uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int64_t i = 0; i < kBlocks; ++i) {
+    const uint64_t block = first_block + static_cast<uint64_t>(i);
+    uint32_t x0 = static_cast<uint32_t>(block), x1 = static_cast<uint32_t>(block >> 32), x2 = 0, x3 = 0;
+    philox_rounds<10>(x0, x1, x2, x3, k0, k1);
+    words[4 * i] = x0;
+    words[4 * i + 1] = x1;
+    words[4 * i + 2] = x2;
+    words[4 * i + 3] = x3;
   }
 }
 
@@ -167,10 +168,10 @@ template <typename T>
 void dropout(int64_t count, const T* __restrict x, T* __restrict y, uint64_t key, uint64_t first, uint32_t threshold,
              Compute<T> scale) {
   using C = Compute<T>;
-  uint32_t words[4 * kLanes];
+  uint32_t words[4 * kBlocks];
   for (int64_t done = 0; done < count;) {
     const uint64_t at = first + static_cast<uint64_t>(done);
-    const int64_t skip = static_cast<int64_t>(at % 4), room = 4 * kLanes - skip;
+    const int64_t skip = static_cast<int64_t>(at % 4), room = 4 * kBlocks - skip;
     const int64_t take = count - done < room ? count - done : room;
     philox_words(key, at / 4, words);
     for (int64_t i = 0; i < take; ++i)
@@ -305,8 +306,15 @@ Range<Compute<T>> range_of(int64_t count, const T* x) {
 }
 
 template <typename T>
+void soft_cap(int64_t count, Compute<T> cap, T* __restrict x) {
+  const Compute<T> inverse = Compute<T>{1} / cap;
+  for (int64_t i = 0; i < count; ++i) store(x[i], cap * hyperbolic_tangent(load(x[i]) * inverse));
+}
+
+template <typename T>
 void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64_t* __restrict labels, Compute<T> scale,
-                   Compute<T> z_loss, bool gradient, Compute<T>* __restrict loss, Compute<T>* __restrict z) {
+                   Compute<T> z_loss, Compute<T> cap, bool gradient, Compute<T>* __restrict loss,
+                   Compute<T>* __restrict z) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, logits += cols) {
     const int64_t label = labels[row];
@@ -316,12 +324,18 @@ void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64
       if (gradient) memset(logits, 0, sizeof(T) * cols);
       continue;
     }
+    // What is not finite must show before the cap makes it so.
+    const bool finite = cap == 0 || range_of(cols, logits).finite;
+    if (cap > 0) soft_cap(cols, cap, logits);
     const Range<C> range = range_of(cols, logits);
     const C highest = range.highest;
     // exponential() would hide what is not finite.
-    const C poison = range.finite ? C{0} : static_cast<C>(NAN);
+    const C poison = finite && range.finite ? C{0} : static_cast<C>(NAN);
     const C sum = lane_sum<C>(cols, [&](auto j) { return exponential(load(logits, j) - highest); });
     const C at_label = load(logits[label]);
+    // of cap tanh(x / cap) by x
+    const C inverse_cap = cap > 0 ? C{1} / cap : C{0};
+    const auto slope = [&](C y) { return C{1} - y * inverse_cap * (y * inverse_cap); };
     const C log_sum = static_cast<C>(log(sum)) + highest;
     loss[row] = log_sum - at_label + poison;
     if (z != nullptr) z[row] = log_sum * log_sum + poison;
@@ -329,8 +343,15 @@ void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64
     // d log_sum / d logits is the softmax, so z only makes its share larger.
     const C share = C{1} + C{2} * z_loss * log_sum;
     const C inverse = scale * share / sum;
-    for (int64_t j = 0; j < cols; ++j) store(logits[j], exponential(load(logits[j]) - highest) * inverse + poison);
-    store(logits[label], (exponential(at_label - highest) / sum * share - C{1}) * scale + poison);
+    if (cap > 0) {
+      for (int64_t j = 0; j < cols; ++j) {
+        const C y = load(logits[j]);
+        store(logits[j], exponential(y - highest) * inverse * slope(y) + poison);
+      }
+    } else {
+      for (int64_t j = 0; j < cols; ++j) store(logits[j], exponential(load(logits[j]) - highest) * inverse + poison);
+    }
+    store(logits[label], (exponential(at_label - highest) / sum * share - C{1}) * scale * slope(at_label) + poison);
   }
 }
 
@@ -384,6 +405,7 @@ constexpr Kernels<T> make_table() {
           &swiglu_backward<T>,
           &rotate<T>,
           &gather_qkv_gradient<T>,
+          &soft_cap<T>,
           &cross_entropy<T>,
           &adamw<T>,
           &add_to<T>,

@@ -6,19 +6,28 @@
 #include "ops/dispatch.h"
 #include "ops/function.h"
 #include "ops/matmul.h"
+#include "ops/work.h"
 
 namespace trireme::ops {
 
 void deliver_product(GradientSink* sink, const at::Tensor& a, const at::Tensor& b) {
   if (sink == nullptr) return;
   const GradientTarget target = sink->target();
-  add_product(target.buffer, a, b, target.accumulate);
+  {
+    const profile::Scope scope(profile::Phase::backward, "linear, weight gradient", [&] {
+      return product_work(sink->name(), a.size(0), b.size(1), a.size(1), a.element_size(), target.buffer.element_size(),
+                          target.accumulate);
+    });
+    add_product(target.buffer, a, b, target.accumulate);
+  }
   sink->delivered();
 }
 
 namespace {
 
-at::Tensor sum_of_rows(const at::Tensor& input) {
+at::Tensor sum_of_rows(const at::Tensor& input, std::string_view name) {
+  const profile::Scope scope(profile::Phase::backward, "linear, bias gradient",
+                             [&] { return pass_work(name, input.numel(), input.size(-1), bytes_of(input)); });
   const auto type = compute_type(input.scalar_type());
   if (!on_cpu(input)) return input.to(type).sum(0);
   const at::Tensor x = input.contiguous();
@@ -57,10 +66,17 @@ struct Linear : torch::autograd::Function<Linear> {
   static Gradients backward(Context* context, Gradients gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor dy = gradients[0].reshape({-1, gradients[0].size(-1)});
+    GradientSink* sink = sink_of(context);
     at::Tensor dx;
-    if (context->needs_input_grad(0)) dx = at::mm(dy, saved[1]).view(context->saved_data["shape"].toIntVector());
-    if (GradientSink* bias = sink_of(context, "bias_sink")) deliver(bias, sum_of_rows(dy));
-    if (sink_of(context) != nullptr) deliver_product(sink_of(context), dy.t(), input_of(context, saved[0]));
+    if (context->needs_input_grad(0)) {
+      const profile::Scope scope(profile::Phase::backward, "linear, input gradient", [&] {
+        return product_work(sink == nullptr ? std::string_view() : sink->name(), dy.size(0), saved[1].size(1),
+                            dy.size(1), dy.element_size(), dy.element_size());
+      });
+      dx = at::mm(dy, saved[1]).view(context->saved_data["shape"].toIntVector());
+    }
+    if (GradientSink* bias = sink_of(context, "bias_sink")) deliver(bias, sum_of_rows(dy, bias->name()));
+    if (sink != nullptr) deliver_product(sink, dy.t(), input_of(context, saved[0]));
     return {dx, {}, {}, {}, {}, {}};
   }
 
@@ -74,6 +90,11 @@ struct Linear : torch::autograd::Function<Linear> {
 
 at::Tensor apply(const at::Tensor& x, const Weight& weight, const at::Tensor& bias, GradientSink* bias_sink,
                  const Rebuild& rebuild) {
+  const profile::Scope scope(profile::Phase::forward, "linear", [&] {
+    const int64_t in = x.size(-1);
+    return product_work(weight.name, in == 0 ? 0 : x.numel() / in, weight.value.size(0), in, x.element_size(),
+                        x.element_size());
+  });
   const Holder<Rebuild> holder = rebuild && at::GradMode::is_enabled() ? hold(rebuild) : Holder<Rebuild>();
   return Linear::apply(x, weight.value, bias, pointer(weight.sink), pointer(bias_sink), holder);
 }

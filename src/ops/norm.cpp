@@ -4,6 +4,7 @@
 
 #include "ops/dispatch.h"
 #include "ops/function.h"
+#include "ops/work.h"
 
 namespace trireme::ops {
 
@@ -88,6 +89,10 @@ at::Tensor plain_backward(const at::Tensor& dy, const Saved& saved, const at::Te
 
 // dx of the norm plus dh (may be undefined); the weights' gradients go to their sinks.
 at::Tensor backward_pass(const at::Tensor& dy, const Saved& saved, const at::Tensor& dh, const Sinks& sinks) {
+  const profile::Scope scope(profile::Phase::backward, saved.mean.defined() ? "layer_norm" : "rms_norm", [&] {
+    return pass_work(sinks.weight == nullptr ? std::string_view() : sinks.weight->name(), saved.h.numel(),
+                     saved.h.size(-1), bytes_of(dy, saved.h, saved.h, dh));
+  });
   if (!on_cpu(saved.h)) return plain_backward(dy, saved, dh, sinks);
   const int64_t cols = saved.h.size(-1), rows = rows_of(saved.h);
   const at::Tensor upstream = dy.contiguous(), passed = dh.defined() ? dh.contiguous() : dh;
@@ -204,6 +209,10 @@ struct QkNorm : torch::autograd::Function<QkNorm> {
     const at::Tensor &qkv = saved[0], &q_weight = saved[1], &k_weight = saved[2], &rstd = saved[3];
     const int64_t heads = context->saved_data["heads"].toInt(), head_dim = q_weight.numel(), normed = rstd.size(1),
                   kv_heads = normed - heads, width = qkv.size(-1), tokens = rows_of(qkv);
+    GradientSink *q_sink = sink_of(context), *k_sink = sink_of(context, "k_sink");
+    const profile::Scope scope(profile::Phase::backward, "qk_norm", [&] {
+      return pass_work(q_sink == nullptr ? std::string_view() : q_sink->name(), qkv.numel(), width, 3 * bytes_of(qkv));
+    });
     const at::Tensor upstream = gradients[0].contiguous();
     at::Tensor dqkv = at::empty_like(qkv);
     const int64_t blocks = sum_blocks(tokens);
@@ -228,8 +237,8 @@ struct QkNorm : torch::autograd::Function<QkNorm> {
       });
       add_blocks(blocks, 2 * head_dim, sum);
     });
-    deliver(sink_of(context), sums[0].narrow(0, 0, head_dim));
-    deliver(sink_of(context, "k_sink"), sums[0].narrow(0, head_dim, head_dim));
+    deliver(q_sink, sums[0].narrow(0, 0, head_dim));
+    deliver(k_sink, sums[0].narrow(0, head_dim, head_dim));
     return {dqkv, {}, {}, {}, {}, {}, {}, {}};
   }
 };
@@ -247,22 +256,35 @@ at::Tensor normed_parts(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, 
 
 }  // namespace
 
+namespace {
+
+// Of a norm of x, to which `delta` (may be undefined) is added first.
+auto norm_work(const at::Tensor& x, const at::Tensor& delta, const Weight& weight) {
+  return [&x, delta, &weight] { return pass_work(weight.name, x.numel(), x.size(-1), bytes_of(x, x, delta, delta)); };
+}
+
+}  // namespace
+
 at::Tensor rms_norm(const at::Tensor& x, const Weight& weight, double eps) {
+  const profile::Scope scope(profile::Phase::forward, "rms_norm", norm_work(x, {}, weight));
   return Norm::apply(x, weight.value, nothing(), eps, pointer(weight.sink), pointer(nullptr));
 }
 
 std::tuple<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight,
                                                 double eps) {
+  const profile::Scope scope(profile::Phase::forward, "rms_norm", norm_work(x, delta, weight));
   const Gradients out = AddNorm::apply(x, delta, weight.value, nothing(), eps, pointer(weight.sink), pointer(nullptr));
   return {out[0], out[1]};
 }
 
 at::Tensor layer_norm(const at::Tensor& x, const Weight& weight, const Weight& bias, double eps) {
+  const profile::Scope scope(profile::Phase::forward, "layer_norm", norm_work(x, {}, weight));
   return Norm::apply(x, weight.value, bias.value, eps, pointer(weight.sink), pointer(bias.sink));
 }
 
 std::tuple<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight,
                                                   const Weight& bias, double eps) {
+  const profile::Scope scope(profile::Phase::forward, "layer_norm", norm_work(x, delta, weight));
   const Gradients out =
       AddNorm::apply(x, delta, weight.value, bias.value, eps, pointer(weight.sink), pointer(bias.sink));
   return {out[0], out[1]};
@@ -278,6 +300,7 @@ at::Tensor qk_norm(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const
     };
     return normed_parts(qkv, heads, kv_heads, q_weight.value.numel(), norm(q_weight), norm(k_weight));
   }
+  const profile::Scope scope(profile::Phase::forward, "qk_norm", norm_work(qkv, {}, q_weight));
   return QkNorm::apply(qkv.contiguous(), heads, kv_heads, q_weight.value, k_weight.value, eps, pointer(q_weight.sink),
                        pointer(k_weight.sink));
 }

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "describe/rope.h"
+#include "ops/dispatch.h"
+#include "ops/work.h"
 
 namespace trireme::ops {
 
@@ -27,6 +29,27 @@ RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta,
     }
   }
   return {table.cosine.to(device, type), table.sine.to(device, type)};
+}
+
+void rotate(const at::Tensor& x, int64_t heads, int64_t head_dim, const RotaryTable& rotary,
+            const at::Tensor& positions, bool inverse) {
+  const int64_t width = x.size(-1), rows = width == 0 ? 0 : x.numel() / width;
+  const profile::Scope scope(inverse ? profile::Phase::backward : profile::Phase::forward, "rotary", [&] {
+    return pass_work({}, rows * heads * head_dim, heads * head_dim,
+                     2.0 * static_cast<double>(rows * heads * head_dim * x.element_size()));
+  });
+  TRIREME_CHECK(positions.numel() == rows, "{} positions for {} tokens", positions.numel(), rows);
+  dispatch(x.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    using C = Compute<T>;
+    T* values = data<T>(x);
+    const C *cosine = data<C>(rotary.cosine), *sine = data<C>(rotary.sine);
+    const int64_t* position = data<int64_t>(positions);
+    parallel_rows(rows, width, [&](int64_t begin, int64_t end) {
+      kernels<T>().rotate(end - begin, width, heads, head_dim, values + begin * width, cosine, sine, position + begin,
+                          inverse);
+    });
+  });
 }
 
 }  // namespace trireme::ops

@@ -19,4 +19,9 @@ struct RotaryTable {
 RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta, const describe::RopeScaling& scaling,
                               at::ScalarType type, at::Device device);
 
+/// Turns the first `heads` heads of every token of x [.., width], in place; what is after them stays. positions
+/// [tokens] int64: the table's row of each. `inverse` turns back, which is the gradient. For tensors on the CPU.
+void rotate(const at::Tensor& x, int64_t heads, int64_t head_dim, const RotaryTable& rotary,
+            const at::Tensor& positions, bool inverse);
+
 }  // namespace trireme::ops

@@ -5,10 +5,13 @@
 #include <vector>
 
 #include "ops/dispatch.h"
+#include "ops/work.h"
 
 namespace trireme::ops {
 
 double sum_of_squares(const at::Tensor& values) {
+  const profile::Scope scope(profile::Phase::optimizer, "sum of squares",
+                             [&] { return profile::Work{.bytes = bytes_of(values)}; });
   if (!on_cpu(values)) return values.to(at::kDouble).square().sum().item<double>();
   constexpr int64_t kPiece = 1 << 16;  // elements whose sum is one number; the numbers are added in order
   const int64_t count = values.numel(), pieces = (count + kPiece - 1) / kPiece;

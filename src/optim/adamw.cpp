@@ -3,12 +3,14 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "memory/purpose.h"
 #include "ops/adamw.h"
 
 namespace trireme::optim {
 
 Adamw::Adamw(std::vector<nn::Parameter*> parameters, const config::OptimizerConfig& config)
     : parameters_(std::move(parameters)), config_(config) {
+  const memory::PurposeScope scope(memory::Purpose::moments);
   for (const nn::Parameter* parameter : parameters_)
     moments_.push_back({at::zeros_like(parameter->master()), at::zeros_like(parameter->master())});
 }

@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "memory/purpose.h"
+
 namespace trireme::optim {
 
 Ema::Ema(std::vector<nn::Parameter*> parameters, double decay) : parameters_(std::move(parameters)), decay_(decay) {
+  const memory::PurposeScope scope(memory::Purpose::moving_average);
   for (const nn::Parameter* parameter : parameters_) averages_.push_back(at::zeros_like(parameter->master()));
 }
 

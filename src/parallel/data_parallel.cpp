@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "memory/purpose.h"
 #include "ops/dispatch.h"
 
 namespace trireme::parallel {
@@ -33,11 +34,21 @@ void DataParallel::allocate(Bucket& bucket, at::Device device) {
   int64_t elements = 0;
   for (const nn::Parameter* parameter : bucket.parameters) elements += aligned(parameter->elements());
   const at::ScalarType dtype = bucket.parameters.front()->dtype(), statistics = ops::compute_type(dtype);
-  const at::Tensor masters = at::zeros({elements}, at::TensorOptions(statistics).device(device));
-  const at::Tensor values =
-      dtype == statistics ? masters : at::zeros({elements}, at::TensorOptions(dtype).device(device));
-  bucket.gradients = device.is_cpu() ? data_.shared_empty("gradients/" + bucket.name, {elements}, statistics)
-                                     : at::zeros({elements}, at::TensorOptions(statistics).device(device));
+  using memory::Purpose;
+  const auto zeros = [&](Purpose purpose, at::ScalarType type) {
+    const memory::PurposeScope scope(purpose);
+    return at::zeros({elements}, at::TensorOptions(type).device(device));
+  };
+  const at::Tensor values = zeros(Purpose::weights, dtype);
+  const at::Tensor masters = dtype == statistics ? values : zeros(Purpose::master_weights, statistics);
+  if (device.is_cpu()) {
+    const memory::PurposeScope scope(Purpose::gradients);
+    bucket.gradients = data_.shared_empty("gradients/" + bucket.name, {elements}, statistics);
+    if (data_.size() > 1)
+      bucket.held = memory::HeldElsewhere(Purpose::gradients, static_cast<int64_t>(bucket.gradients.nbytes()));
+  } else {
+    bucket.gradients = zeros(Purpose::gradients, statistics);
+  }
   int64_t offset = 0;
   for (nn::Parameter* parameter : bucket.parameters) {
     const auto part = [&](const at::Tensor& flat) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "memory/caching_allocator.h"
 #include "models/model.h"
 
 namespace trireme::parallel {
@@ -41,6 +42,7 @@ class DataParallel {
     std::string name;
     std::vector<nn::Parameter*> parameters;
     at::Tensor gradients;  // flat, shared with the other local ranks
+    memory::HeldElsewhere held;
     int64_t incomplete = 0;
     comm::Work work;
   };

@@ -51,6 +51,7 @@ std::optional<Failure> failure_from_exit(int local_rank, int pid, int wait_statu
   ExitCode told = ExitCode::internal;
   if (WIFSIGNALED(wait_status)) {
     const int signal = WTERMSIG(wait_status);
+    failure.killed = signal == SIGKILL;
     failure.what = signal == SIGKILL && oom_killed
                        ? "was killed by SIGKILL (9): the memory limit of its control group was reached"
                        : "was killed by " + signal_in_words(signal);

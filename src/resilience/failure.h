@@ -22,6 +22,7 @@ struct Failure {
   int pid = 0;
   FailureKind kind = FailureKind::own;
   ExitCode code = ExitCode::internal;  ///< of its own error; internal when it told none
+  bool killed = false;                 ///< by SIGKILL
   std::chrono::nanoseconds time{0};    ///< monotonic: when it reported its error, else when its end was seen
   std::string what;                    ///< "was killed by SIGKILL (9): ...", without the subject
   WorkerStatus status;                 ///< its slot at that moment

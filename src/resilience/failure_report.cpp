@@ -37,6 +37,8 @@ std::string failure_report(const ReportInput& input) {
   std::string text = fmt::format("rank {} (pid {} on {}) {}\n  where: {}\n", rank, cause.pid, host_name(), cause.what,
                                  where(cause.status));
   if (cause.status.has_error) text += fmt::format("  its error: {}\n", cause.status.error);
+  if (cause.killed && !cause.status.memory.empty())
+    text += fmt::format("  its memory after that step: {}\n", cause.status.memory);
   // When all that failed only waited for someone, that someone is a worker that is alive and silent.
   if (cause.kind == FailureKind::follower) {
     for (const Bystander& other : input.bystanders) {

@@ -19,7 +19,7 @@ namespace trireme::resilience {
 namespace {
 
 constexpr uint64_t kMagic = 0x31656761'70737274;  // "trspage1"
-constexpr size_t kMessageBytes = 8192;
+constexpr size_t kMessageBytes = 8192, kNoteBytes = 512;
 
 enum ErrorState : uint32_t { kNone, kWriting, kWritten };
 
@@ -41,6 +41,9 @@ struct alignas(64) Slot {
   std::atomic<int64_t> error_time_ns;
   uint32_t message_bytes;
   char message[kMessageBytes];
+  // The one that is written next is not the one that is read.
+  std::atomic<uint32_t> note;
+  char notes[2][kNoteBytes];
 };
 
 // Lock-free atomics are the only ones that work between processes.
@@ -187,6 +190,15 @@ void StatusPage::set_phase(Phase phase) {
   heartbeat();
 }
 
+void StatusPage::set_memory(std::string_view text) {
+  Slot& slot = mapping_->own();
+  const uint32_t next = 1 - slot.note.load(std::memory_order_relaxed);
+  const size_t bytes = std::min(text.size(), kNoteBytes - 1);
+  std::memcpy(slot.notes[next], text.data(), bytes);
+  slot.notes[next][bytes] = '\0';
+  slot.note.store(next, std::memory_order_release);
+}
+
 void StatusPage::heartbeat() { mapping_->own().heartbeat_ns.store(now_ns(), std::memory_order_release); }
 
 bool StatusPage::report_error(ExitCode code, std::string_view message) {
@@ -230,6 +242,8 @@ WorkerStatus StatusPage::read(int local_rank) const {
   if (const int64_t beat = slot.heartbeat_ns.load(std::memory_order_acquire); beat != 0) {
     status.silent_for = std::chrono::nanoseconds(std::max<int64_t>(0, now_ns() - beat));
   }
+  const char* note = slot.notes[slot.note.load(std::memory_order_acquire) & 1];
+  status.memory.assign(note, strnlen(note, kNoteBytes));
   status.has_error = has_error(local_rank);
   if (status.has_error) {
     status.error_code = static_cast<ExitCode>(slot.error_code.load());

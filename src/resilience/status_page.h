@@ -32,6 +32,7 @@ struct WorkerStatus {
   Phase phase = Phase::starting;
   /// Since the worker last wrote anything into its slot; zero when it never has.
   std::chrono::nanoseconds silent_for{0};
+  std::string memory;  ///< what its tensors held after that step, in words; empty when it has not told
   bool has_error = false;
   ExitCode error_code = ExitCode::internal;
   std::string error;  ///< first error that the worker reported, cut at 8 KiB
@@ -60,6 +61,8 @@ class StatusPage {
   /// The last finished step.
   void set_step(int64_t step);
   void set_phase(Phase phase);
+  /// What this worker's tensors hold, in words: whoever is killed for want of memory can no longer tell.
+  void set_memory(std::string_view text);
   /// "I am alive" without news; set_step and set_phase imply it.
   void heartbeat();
   /// Keeps the first error; false when there was one already (that one is nearer to the cause).

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "memory/purpose.h"
 #include "ops/linear_cross_entropy.h"
 #include "train/evaluate.h"
 
@@ -42,9 +43,10 @@ std::vector<double> score(models::Model& model, std::span<const data::ScoredText
   const at::Tensor hidden = models::forward(model, tokens.to(device));
   // Only what is scored meets the output projection: most of a question does not.
   const at::Tensor scored = hidden.reshape({-1, hidden.size(-1)}).index_select(0, at::tensor(positions).to(device));
-  const at::Tensor losses = ops::token_losses(scored, model.head().value(), at::tensor(labels).to(device))
-                                .to(at::kCPU, at::kDouble)
-                                .contiguous();
+  const at::Tensor losses =
+      ops::token_losses(scored, model.head().value(), at::tensor(labels).to(device), model.shape().logit_softcap)
+          .to(at::kCPU, at::kDouble)
+          .contiguous();
   std::vector<double> scores;
   const double* loss = losses.data_ptr<double>();
   for (const data::ScoredText* text : texts) {
@@ -93,6 +95,7 @@ std::optional<ChoiceEvaluation> evaluate_choices(models::Model& model, std::span
                                                  comm::Communicator& data, const ChoiceOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const at::NoGradGuard no_grad;
+  const memory::PurposeScope scope(memory::Purpose::activations);
   Texts texts;
   for (const data::Question& question : questions)
     for (const data::Choice& choice : question.choices) texts.push_back(&choice.text);

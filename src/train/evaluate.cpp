@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "data/evaluation_windows.h"
+#include "memory/purpose.h"
 #include "ops/linear_cross_entropy.h"
 #include "train/step.h"
 
@@ -17,6 +18,7 @@ std::optional<Evaluation> evaluate(models::Model& model, std::shared_ptr<const d
                                    comm::Communicator& data, const EvaluationOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const at::NoGradGuard no_grad;
+  const memory::PurposeScope scope(memory::Purpose::activations);
   const data::EvaluationWindows windows(dataset, options.seq_len, options.micro_batch_size, data.rank(), data.size(),
                                         options.max_tokens);
   const at::Device device = model.head().value().device();
@@ -28,8 +30,8 @@ std::optional<Evaluation> evaluate(models::Model& model, std::shared_ptr<const d
     const BatchTensors tensors = to_tensors(batch, device);
     const models::Pass pass = models::make_pass(tensors.tokens, options.document_mask, dataset->end_of_text());
     const at::Tensor hidden = models::forward(model, tensors.tokens, pass);
-    const at::Tensor losses =
-        ops::token_losses(hidden.reshape({-1, hidden.size(-1)}), model.head().value(), tensors.labels.reshape({-1}));
+    const at::Tensor losses = ops::token_losses(hidden.reshape({-1, hidden.size(-1)}), model.head().value(),
+                                                tensors.labels.reshape({-1}), model.shape().logit_softcap);
     sum += losses.to(at::kDouble).sum().item<double>();
   }
   sum = data.all_reduce_scalar(sum);

@@ -19,6 +19,7 @@ nlohmann::json to_json(const describe::ModelShape& m) {
           {"norm_eps", m.norm_eps},
           {"dropout", m.dropout},
           {"sliding_window", m.sliding_window},
+          {"logit_softcap", m.logit_softcap},
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},
           {"rope_theta", m.rope_theta},
@@ -48,6 +49,7 @@ describe::ModelShape shape_from_json(const nlohmann::json& json) {
   json.at("norm_eps").get_to(m.norm_eps);
   m.dropout = json.value("dropout", m.dropout);
   m.sliding_window = json.value("sliding_window", m.sliding_window);
+  m.logit_softcap = json.value("logit_softcap", m.logit_softcap);
   m.qkv_bias = json.value("qkv_bias", m.qkv_bias);
   m.qk_norm = json.value("qk_norm", m.qk_norm);
   json.at("rope_theta").get_to(m.rope_theta);

@@ -10,6 +10,7 @@
 #include "base/host.h"
 #include "base/machine.h"
 #include "describe/model_shape.h"
+#include "memory/caching_allocator.h"
 #include "memory/process_memory.h"
 #include "observe/startup_report.h"
 #include "train/histograms.h"
@@ -20,6 +21,19 @@ namespace {
 observe::Console make_console(const Session& session, int64_t last_step, int progress_fd) {
   if (!session.first_rank()) return observe::Console::silent();
   return observe::Console({.progress_fd = progress_fd, .total_steps = last_step});
+}
+
+// Since the last call.
+observe::TensorMemory tensor_memory(const StepResult& result) {
+  const memory::AllocatorStatistics now = memory::allocator_statistics();
+  memory::reset_peak();
+  observe::TensorMemory memory{now.live_bytes, now.system_bytes, now.peak_live_bytes, result.kept_activation_bytes, {}};
+  for (int i = 0; i < memory::kPurposes; ++i) {
+    const auto purpose = static_cast<memory::Purpose>(i);
+    if (const int64_t bytes = memory::of(now.at_peak, purpose); bytes > 0)
+      memory.at_peak.emplace_back(memory::name_of(purpose), bytes);
+  }
+  return memory;
 }
 
 }  // namespace
@@ -64,6 +78,7 @@ void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesys
   report.first_step = session_.progress.step;
   report.resumed_from = resumed_from;
   console_.print(observe::to_text(report));
+  memory::reset_peak();
 }
 
 void Reporter::rewind(int64_t step) {
@@ -88,6 +103,7 @@ void Reporter::step(const StepResult& result) {
     record.tokens = session_.progress.tokens;
     meter_->report(record);
     record.peak_memory_bytes = result.peak_memory_bytes;
+    if (memory::caching_allocator_installed()) record.memory = tensor_memory(result);
     if (session_.config.train.z_loss > 0) record.z_loss = result.z_loss;
     if (session_.loss_scaler->active()) record.loss_scale = result.loss_scale;
     record.skipped = result.skipped;

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <functional>
 #include <future>
+#include <new>
 #include <optional>
 
 #include "base/error.h"
@@ -18,11 +19,13 @@
 #include "comm/rendezvous.h"
 #include "memory/caching_allocator.h"
 #include "observe/matmul_rate.h"
+#include "observe/memory_estimate.h"
 #include "train/checkpointing.h"
 #include "train/connect.h"
 #include "train/evaluate.h"
 #include "train/first_use.h"
 #include "train/inference.h"
+#include "train/profiler.h"
 #include "train/reporter.h"
 #include "train/session.h"
 #include "train/step.h"
@@ -104,6 +107,7 @@ observe::MatmulRate measure_together(Session& session) {
   options.together = [&] { session.mesh->world().barrier(); };
   observe::MatmulRate rate = observe::measure_matmul_rate(activation_type(session.config.train.precision), options);
   rate.flops_per_second = session.mesh->world().all_reduce_scalar(rate.flops_per_second);
+  memory::release_cached();  // its matrices, and what was freed while the session was made
   return rate;
 }
 
@@ -129,15 +133,21 @@ class Run {
     while (s_.progress.step < last_step_) {
       set_phase(context_, Phase::training);
       reporter_.begin_step();
+      profiler_->begin_step();
       const StepResult result = step(s_, [this] { return wants_to_stop(); });
-      if (context_.status) context_.status->set_step(s_.progress.step);
+      if (context_.status) {
+        if (memory::caching_allocator_installed()) context_.status->set_memory(memory::held_in_words());
+        context_.status->set_step(s_.progress.step);
+      }
       reporter_.step(result);
+      profiler_->end_step(result.tokens);
       check_skipped(result);
       // The checkpoint does not wait for the evaluation, which a stop or a crash may cut short.
       if (checkpoint_due(result)) save();
       if (result.stop && s_.progress.step < last_step_) return obey_stop();
       if (evaluation_due() && !evaluate(Evaluate::all)) return obey_stop();
     }
+    profiler_->finish();
     set_phase(context_, Phase::done);
     return ExitCode::done;
   }
@@ -169,6 +179,8 @@ class Run {
     reporter_.rewind(s_.progress.step);
     on_first_rank(s_.mesh->world(), [&] { write_run_folder(s_); });
     const observe::MatmulRate rate = measure_together(s_);
+    profiler_.emplace(s_, rate.flops_per_second / static_cast<double>(s_.mesh->size()),
+                      [this](const std::string& table) { reporter_.say(table); });
     reporter_.start(rate.flops_per_second, rate.size,
                     s_.progress.step > 0 ? store_.step_folder(s_.progress.step) : std::filesystem::path());
   }
@@ -182,6 +194,7 @@ class Run {
   }
 
   ExitCode obey_stop() {
+    profiler_->finish();
     const std::string mine = reason_ != StopReason::none ? resilience::to_string(reason_, s_.config.run.dir)
                              : time_is_over_
                                  ? fmt::format("run.time_limit_minutes = {}", s_.config.run.time_limit_minutes)
@@ -277,11 +290,24 @@ class Run {
   checkpoint::Store store_;
   int64_t last_step_;
   Reporter reporter_;
+  std::optional<Profiler> profiler_;  // from resume() on
   StopReason reason_ = StopReason::none;
   bool time_is_over_ = false;
   int64_t skipped_in_a_row_ = 0;
   bool postponed_ = false;  // a checkpoint is due that a skipped step has put off
 };
+
+// With what was held and what helps; nothing for another error.
+std::optional<memory::OutOfMemory> as_out_of_memory(const std::exception& error, const config::Config& config) {
+  std::string what;
+  if (dynamic_cast<const memory::OutOfMemory*>(&error) != nullptr)
+    what = error.what();
+  else if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    what = "out of memory: more was asked for outside of tensors; " + memory::held_in_words();
+  else
+    return std::nullopt;
+  return memory::OutOfMemory(fmt::format("{}. Less is used by {}", what, observe::ways_to_less_memory(config)));
+}
 
 }  // namespace
 
@@ -318,7 +344,9 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
     sizes.replicate = config.parallel.data;
     session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
     return Run(*session, context).train();
-  } catch (const std::exception& error) {
+  } catch (const std::exception& any) {
+    const std::optional<memory::OutOfMemory> out_of_memory = as_out_of_memory(any, config);
+    const std::exception& error = out_of_memory ? *out_of_memory : any;
     const auto* ours = dynamic_cast<const Error*>(&error);
     if (context.status) context.status->report_error(ours != nullptr ? ours->code() : ExitCode::internal, error.what());
     if (dynamic_cast<const AgreedError*>(&error) != nullptr) throw;
@@ -326,6 +354,7 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
     const bool with_record = ours == nullptr || ours->code() != ExitCode::bad_input;
     world->abort(error.what(), with_record);
     if (session) session->mesh->data().abort(error.what(), false);  // wakes those that sleep in a group of its own
+    if (out_of_memory) throw *out_of_memory;
     throw;
   }
 }

@@ -2,6 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
+#include "base/profile.h"
+#include "memory/caching_allocator.h"
 #include "memory/process_memory.h"
 #include "optim/gradient_norm.h"
 #include "optim/schedule.h"
@@ -33,8 +37,38 @@ models::Pass training_pass(const Session& s, const BatchTensors& batch) {
   models::Pass pass = models::make_pass(batch.tokens, config.train.document_mask, s.dataset->end_of_text());
   pass.dropout = {config.model.dropout, static_cast<uint64_t>(config.run.seed), batch.samples};
   pass.recompute = config.train.recompute;
+  pass.recompute_blocks = config.train.recompute_blocks;
   pass.offload = s.offload;
   return pass;
+}
+
+// The parts of a step, each a section of a profile.
+std::vector<data::Batch> next_batches(data::Loader& loader) {
+  const profile::Scope scope(profile::Phase::data, "wait for data", [] { return profile::Work{}; });
+  return loader.next_step();
+}
+
+at::Tensor forward(const Session& s, const BatchTensors& batch, const models::LossOptions& options) {
+  const profile::Scope scope(profile::Kind::section, profile::Phase::forward, "forward");
+  const memory::PurposeScope purpose(memory::Purpose::activations);
+  return models::loss(*s.model, batch.tokens, batch.labels, training_pass(s, batch), options);
+}
+
+void backward(const at::Tensor& loss) {
+  const profile::Scope scope(profile::Kind::section, profile::Phase::backward, "backward");
+  const memory::PurposeScope purpose(memory::Purpose::workspace);
+  loss.backward();
+}
+
+optim::GradientNorm gradient_norm(const models::Model& model, double loss_scale) {
+  const profile::Scope scope(profile::Kind::section, profile::Phase::optimizer, "gradient norm");
+  return optim::gradient_norm(model.parameters(), loss_scale);
+}
+
+void update(Session& s, double learning_rate, double gradient_scale) {
+  const profile::Scope scope(profile::Kind::section, profile::Phase::optimizer, "update");
+  s.optimizer->step(learning_rate, gradient_scale);
+  if (s.ema) s.ema->update(s.optimizer->updates());
 }
 
 }  // namespace
@@ -50,12 +84,13 @@ BatchTensors to_tensors(const data::Batch& batch, at::Device device) {
 
 StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   const auto start = std::chrono::steady_clock::now();
+  const profile::Scope whole(profile::Kind::step, profile::Phase::other, "step", s.progress.step + 1);
   StepResult result;
 
   // Data. The loss is a mean over the valid tokens of the whole global batch, so they are counted before any forward
   // pass; then every sum over micro-batches and ranks is the mean, and nothing divides later.
   result.tokens = s.loader->global_batch_size() * s.config.train.seq_len;
-  const std::vector<data::Batch> batches = s.loader->next_step();
+  const std::vector<data::Batch> batches = next_batches(*s.loader);
   int64_t valid = 0;
   for (const data::Batch& batch : batches) valid += batch.valid_tokens;
   result.data_seconds = seconds_since(start);
@@ -72,18 +107,19 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
     const BatchTensors tensors = to_tensors(batch, s.device);
     double z_part = 0;
     const at::Tensor share =
-        models::loss(*s.model, tensors.tokens, tensors.labels, training_pass(s, tensors),
-                     {.scale = scale * loss_scale, .z_loss = s.config.train.z_loss, .z_part = &z_part});
-    share.backward();
+        forward(s, tensors, {.scale = scale * loss_scale, .z_loss = s.config.train.z_loss, .z_part = &z_part});
+    result.kept_activation_bytes = std::max(
+        result.kept_activation_bytes, memory::of(memory::allocator_statistics().live, memory::Purpose::activations));
+    backward(share);
     loss += (share.item<double>() - z_part) / loss_scale;
     z_loss += z_part / loss_scale;
   }
   s.data_parallel->finish_gradients();
 
+  const memory::PurposeScope purpose(memory::Purpose::workspace);
   // Update. Every rank holds the same gradients and finds the same norm; whether to skip is agreed on all the same,
   // since ranks that took different ways here would never meet again.
-  const std::vector<nn::Parameter*> parameters = s.model->parameters();
-  const optim::GradientNorm norm = optim::gradient_norm(parameters, loss_scale);
+  const optim::GradientNorm norm = gradient_norm(*s.model, loss_scale);
   const auto agreeing = std::chrono::steady_clock::now();
   const Verdict verdict = agree(
       s.mesh->world(), {loss, z_loss, !norm.not_finite.empty(), s.spike_guard->is_spike(norm.total), wants_to_stop()});
@@ -92,11 +128,8 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   result.skipped = verdict.not_finite || verdict.spike;
   if (verdict.spike) result.usual_norm = s.spike_guard->median();
   s.loss_scaler->update(!verdict.not_finite);
-  if (!result.skipped) {
-    s.optimizer->step(result.learning_rate,
-                      optim::clip_coefficient(norm.total, s.config.train.clip_grad_norm) / loss_scale);
-    if (s.ema) s.ema->update(s.optimizer->updates());
-  }
+  if (!result.skipped)
+    update(s, result.learning_rate, optim::clip_coefficient(norm.total, s.config.train.clip_grad_norm) / loss_scale);
   if (!verdict.not_finite) s.spike_guard->remember(norm.total);
 
   s.progress.step += 1;

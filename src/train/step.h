@@ -22,6 +22,7 @@ struct StepResult {
   double usual_norm = 0;          ///< of a spike: the median that the norm was compared with
   double data_seconds = 0, exposed_comm_seconds = 0;
   int64_t peak_memory_bytes = 0;        ///< the highest of all ranks
+  int64_t kept_activation_bytes = 0;    ///< what forward kept for backward, of one micro-batch; this rank's
   bool stop = false;                    ///< some rank asked to stop
   std::vector<double> parameter_norms;  ///< of each parameter, in the order of Model::parameters()
 };

@@ -86,8 +86,20 @@ class FailureTest(EndToEnd):
                 if rank == 0:  # the only one that writes while all is well
                     self.assertRegex(result.err, rf"last lines of {re.escape(str(log))}:\n    \| (.*\n)*    \| step +\d+/")
                 self.assert_nothing_left(pids)
+                if number == signal.SIGKILL:
+                    self.assertRegex(result.err, r"its memory after that step: tensors hold \d.* MiB: .*moments ", result)
                 if name == "killed":
                     self.assert_goes_on(run)
+
+    def test_memory_runs_out(self):
+        """Under a limit of address space, with activations of some 4 GB."""
+        run = self.new_run("no memory")
+        arguments = self.train_arguments(run, 1, {"train.micro_batch_size": 16384, "train.global_batch_size": 16384})
+        result = self.call(*arguments, program=("prlimit", f"--as={3 << 30}", BINARY))
+        self.assertEqual(result.code, WORKER_FAILED, result)
+        for part in ("out of memory: ", " MiB more were asked for activations; tensors hold ", "activations ", "moments ",
+                     "Less is used by a smaller train.micro_batch_size (now 16384", 'train.recompute = "full"'):
+            self.assertIn(part, result.err, result)
 
     def test_worker_is_killed_before_training(self):
         started = self.start_train(self.new_run("early"), 2, LONG)
@@ -270,7 +282,7 @@ class FailureTest(EndToEnd):
                 variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
                              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
                 started = self.start_train(self.new_run("alone"), None, env=environment(**variables))
-                time.sleep(1.5)
+                wait_until(lambda: "waiting for at most" in started.out_path.read_text() + started.err(), "its wait", 60)
                 started.send(number)
                 result = started.wait(15)
                 self.assertEqual(result.code, STOPPED, str(result))

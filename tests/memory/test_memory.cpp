@@ -1,5 +1,6 @@
 // The caching allocator: sizes, reuse, threads, and that it notices a damaged block.
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -111,6 +112,94 @@ TEST_F(Allocator, BlocksMayBeFreedByOtherThreads) {
     }
   }
   run([&](int t) { made[static_cast<size_t>((t + 1) % kThreads)].clear(); });
+}
+
+TEST_F(Allocator, CountsByThePurposeOfTheThreadThatAllocates) {
+  const auto live = [](Purpose purpose) { return of(allocator_statistics().live, purpose); };
+  const int64_t moments = live(Purpose::moments), gradients = live(Purpose::gradients), other = live(Purpose::other);
+  at::Tensor outer, inner, elsewhere;
+  {
+    const PurposeScope scope(Purpose::moments);
+    outer = at::empty({1001}, at::kByte);
+    {
+      const PurposeScope nested(Purpose::gradients);
+      inner = at::empty({int64_t{3} << 20}, at::kByte);
+      std::thread([&] { elsewhere = at::empty({77}, at::kByte); }).join();
+    }
+    EXPECT_EQ(current_purpose(), Purpose::moments);
+  }
+  EXPECT_EQ(current_purpose(), Purpose::other);
+  // What was asked for, not what the block has.
+  EXPECT_EQ(live(Purpose::moments), moments + 1001);
+  EXPECT_EQ(live(Purpose::gradients), gradients + (3 << 20));
+  EXPECT_EQ(live(Purpose::other), other + 77);
+  // A block is given back to the purpose that it was taken for, whoever frees it, and may then serve another.
+  const void* block = inner.data_ptr();
+  std::thread([&] { inner.reset(); }).join();
+  EXPECT_EQ(live(Purpose::gradients), gradients);
+  const PurposeScope scope(Purpose::loss);
+  const int64_t loss = live(Purpose::loss);
+  const at::Tensor again = at::empty({int64_t{3} << 20}, at::kByte);
+  EXPECT_EQ(again.data_ptr(), block);
+  EXPECT_EQ(live(Purpose::loss), loss + (3 << 20));
+}
+
+TEST_F(Allocator, ThePeakIsOneMomentOfAllPurposes) {
+  reset_peak();
+  const PurposeBytes before = allocator_statistics().live;
+  const auto hold = [](Purpose purpose, int64_t mebibytes) {
+    const PurposeScope scope(purpose);
+    return at::empty({mebibytes << 20}, at::kByte);
+  };
+  at::Tensor weights = hold(Purpose::weights, 4), activations = hold(Purpose::activations, 16);
+  activations.reset();
+  const at::Tensor workspace = hold(Purpose::workspace, 8);
+  const PurposeBytes at_peak = allocator_statistics().at_peak;
+  EXPECT_EQ(of(at_peak, Purpose::weights), of(before, Purpose::weights) + (4 << 20));
+  EXPECT_EQ(of(at_peak, Purpose::activations), of(before, Purpose::activations) + (16 << 20));
+  EXPECT_EQ(of(at_peak, Purpose::workspace), of(before, Purpose::workspace)) << "came later, at a lower total";
+  reset_peak();
+  EXPECT_EQ(allocator_statistics().at_peak, allocator_statistics().live);
+}
+
+TEST_F(Allocator, MemoryThatIsHeldElsewhereCounts) {
+  const AllocatorStatistics before = allocator_statistics();
+  {
+    HeldElsewhere held(Purpose::gradients, 1 << 30), moved(std::move(held)), assigned;
+    assigned = std::move(moved);
+    EXPECT_EQ(of(allocator_statistics().live, Purpose::gradients), of(before.live, Purpose::gradients) + (1 << 30));
+    EXPECT_GE(allocator_statistics().peak_live_bytes, before.live_bytes + (1 << 30));
+    EXPECT_EQ(allocator_statistics().system_bytes, before.system_bytes);
+  }
+  EXPECT_EQ(allocator_statistics().live, before.live);
+  EXPECT_EQ(allocator_statistics().live_bytes, before.live_bytes);
+}
+
+TEST_F(Allocator, AnErrorOfMemoryTellsWhatIsHeld) {
+  const PurposeScope scope(Purpose::moments);
+  const at::Tensor held = at::empty({int64_t{5} << 20}, at::kByte);
+  const auto text = [](int64_t bytes) -> std::string {
+    try {
+      const PurposeScope nested(Purpose::activations);
+      at::empty({bytes}, at::kByte);
+    } catch (const OutOfMemory& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(text(int64_t{1} << 49),
+              testing::AllOf(testing::HasSubstr("536870912.0 MiB more were asked for activations"),
+                             testing::HasSubstr("moments ")));
+  EXPECT_THAT(text(int64_t{1} << 60), testing::HasSubstr("1152921504606846976 bytes"));
+  EXPECT_EQ(at::empty({100}).numel(), 100) << "the allocator goes on";
+}
+
+TEST(Purposes, InWordsTheLargestFirst) {
+  PurposeBytes bytes{};
+  EXPECT_EQ(to_text(bytes), "0.0 MiB");
+  of(bytes, Purpose::weights) = 3 << 19;
+  of(bytes, Purpose::moments) = 6 << 20;
+  EXPECT_EQ(to_text(bytes), "7.5 MiB: moments 6.0 MiB, weights 1.5 MiB");
 }
 
 TEST_F(Allocator, EndsTheProgramWhenABlocksHeaderWasOverwritten) {

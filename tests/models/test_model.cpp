@@ -1,5 +1,5 @@
 // What every architecture keeps: documents that do not see each other, dropout by sample, one token at a time as all at
-// once, and selective recomputation that keeps less.
+// once, and for backward what its description says.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/CPUAllocator.h>
@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "describe/kept_activations.h"
 #include "models/model.h"
 #include "ops/linear.h"
 
@@ -55,7 +56,7 @@ class Architecture : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     describe::ModelShape shape;
-    shape.layers = 2, shape.hidden = 24, shape.heads = 4, shape.kv_heads = 2, shape.head_dim = 6, shape.ffn = 40,
+    shape.layers = 3, shape.hidden = 24, shape.heads = 4, shape.kv_heads = 2, shape.head_dim = 6, shape.ffn = 40,
     shape.vocab = kVocab, shape.max_seq_len = 48;
     GetParam().change(shape);
     model_ = make_model(shape, at::kDouble);
@@ -99,7 +100,7 @@ TEST_P(Architecture, TokenByTokenIsTheWholeSequence) {
   for (const int64_t count : {4, 1, 1, 6, 5}) {
     const Pass pass = make_pass(1, count, at::kCPU, at);
     at::Tensor x = model_->embed(tokens.narrow(1, at, count).contiguous(), pass);
-    for (int64_t i = 0; i < 2; ++i) x = model_->block(i, x, pass, &cache[static_cast<size_t>(i)]);
+    for (int64_t i = 0; i < 3; ++i) x = model_->block(i, x, pass, &cache[static_cast<size_t>(i)]);
     const at::Tensor part = ops::linear(model_->final_norm(x), model_->head().weight());
     EXPECT_LE((part - whole.narrow(1, at, count)).abs().max().item<double>(), 1e-12) << at;
     at += count;
@@ -122,40 +123,74 @@ TEST_P(Architecture, DropoutFollowsThePositionInTheOrderOfSamples) {
   EXPECT_EQ(loss_at({0, 1}, 0), loss_at({5, 6}, 0));
 }
 
-// What lives between forward and backward.
-TEST_P(Architecture, RecomputationKeepsLess) {
-  const at::Tensor tokens = at::randint(0, kVocab, {2, 16}, at::kLong), labels = tokens.roll(-1, 1);
-  const auto kept = [&](config::Recompute recompute, std::shared_ptr<nn::ActivationStore> offload = nullptr) {
-    for (nn::Parameter* parameter : model_->parameters()) parameter->expect_gradients(1, {});
-    Pass pass = make_pass(2, 16, at::kCPU);
-    pass.recompute = recompute;
-    pass.offload = std::move(offload);
-    const int64_t before = CountingAllocator::live;
-    const at::Tensor value = loss(*model_, tokens, labels, pass, {});
-    const int64_t bytes = CountingAllocator::live - before;
-    value.backward();
-    return bytes;
-  };
+// What lives between forward and backward, beside what the loss keeps.
+TEST_P(Architecture, KeepsWhatItsDescriptionSays) {
+  constexpr int64_t kBatch = 2, kSeq = 16, kTokens = kBatch * kSeq;
+  const at::Tensor tokens = at::randint(0, kVocab, {kBatch, kSeq}, at::kLong), labels = tokens.roll(-1, 1);
+  const auto store = std::make_shared<nn::ActivationStore>(std::filesystem::path(testing::TempDir()));
+  using Recompute = config::Recompute;
+  using Kind = describe::KeptOptions::Recompute;
+  const struct {
+    const char* name;
+    Recompute recompute;
+    Kind kind;
+    int64_t setting, group;
+    bool offload = false;
+    double dropout = 0;
+  } rows[] = {{"none", Recompute::none, Kind::none, 1, 1},
+              {"dropout", Recompute::none, Kind::none, 1, 1, false, 0.1},
+              {"selective", Recompute::selective, Kind::selective, 1, 1},
+              {"full", Recompute::full, Kind::full, 1, 1},
+              {"two together", Recompute::full, Kind::full, 2, 2},
+              {"square root", Recompute::full, Kind::full, 0, 2},
+              {"offloaded", Recompute::full, Kind::full, 1, 1, true},
+              {"offloaded, two together", Recompute::full, Kind::full, 2, 2, true}};
   static CountingAllocator counting;
   c10::Allocator* usual = c10::GetCPUAllocator();
-  c10::SetCPUAllocator(&counting, 1);
-  kept(config::Recompute::none);  // a window's mask is made once, and stays
-  const int64_t none = kept(config::Recompute::none), selective = kept(config::Recompute::selective),
-                full = kept(config::Recompute::full);
-  const auto store = std::make_shared<nn::ActivationStore>(std::filesystem::path(testing::TempDir()));
-  std::vector<at::Tensor> gradients;
-  for (const nn::Parameter* parameter : model_->parameters()) gradients.push_back(parameter->gradient().clone());
-  const int64_t offloaded = kept(config::Recompute::full, store);
-  for (size_t i = 0; i < gradients.size(); ++i)
-    EXPECT_TRUE(model_->parameters()[i]->gradient().equal(gradients[i])) << model_->parameters()[i]->name();
-  kept(config::Recompute::full, store);
-  c10::SetCPUAllocator(usual, 1);
-  // Of each block selective makes two norms' outputs and one activation again: 2 x hidden + ffn numbers a token.
-  EXPECT_EQ(none - selective, 2 * 2 * 16 * (2 * 24 + 40) * 8);
-  EXPECT_LT(full, selective);
-  // The inputs of both blocks are in the file, whose places are used again.
-  EXPECT_EQ(full - offloaded, 2 * 2 * 16 * 24 * 8);
-  EXPECT_EQ(store->file_bytes(), 2 * 2 * 16 * 24 * 8);
+  std::vector<at::Tensor> expected;  // gradients, without recomputation and dropout
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.name);
+    for (nn::Parameter* parameter : model_->parameters()) parameter->expect_gradients(1, {});
+    Pass pass = make_pass(kBatch, kSeq, at::kCPU);
+    pass.recompute = row.recompute;
+    pass.recompute_blocks = row.setting;
+    pass.dropout = {row.dropout, 1, at::tensor({int64_t{0}, int64_t{1}})};
+    if (row.offload) pass.offload = store;
+    int64_t kept = 0;
+    double value = 0;
+    for (const bool first : {true, false}) {  // a window's mask is made once, and stays
+      if (!first)
+        for (nn::Parameter* parameter : model_->parameters()) parameter->expect_gradients(1, {});
+      c10::SetCPUAllocator(&counting, 1);
+      const int64_t before = CountingAllocator::live;
+      at::Tensor result = loss(*model_, tokens, labels, pass, {});
+      kept = CountingAllocator::live - before;
+      result.backward();
+      value = result.item<double>();
+      result.reset();
+      c10::SetCPUAllocator(usual, 1);
+    }
+    describe::ModelShape shape = model_->shape();
+    shape.dropout = row.dropout;
+    const describe::KeptBytes described = describe::kept_activations(shape, {.tokens = kTokens,
+                                                                             .seq_len = kSeq,
+                                                                             .types = {8, 8},
+                                                                             .recompute = row.kind,
+                                                                             .group = row.group,
+                                                                             .offload = row.offload});
+    // The loss keeps the gradient of its input, and its own value.
+    const int64_t of_loss = kTokens * shape.hidden * 8 + 8;
+    const int64_t masks = row.dropout > 0 ? shape.layers * kSeq * kSeq : 0;
+    EXPECT_EQ(kept - of_loss - masks, described.after_forward) << value;
+    if (row.dropout > 0) continue;
+    for (size_t i = 0; i < model_->parameters().size(); ++i) {
+      const at::Tensor gradient = model_->parameters()[i]->gradient();
+      if (expected.size() <= i) expected.push_back(gradient.clone());
+      EXPECT_TRUE(gradient.equal(expected[i])) << model_->parameters()[i]->name();
+    }
+  }
+  // Places in the file are used again: the inputs of three blocks.
+  EXPECT_EQ(store->file_bytes(), 3 * kTokens * 24 * 8);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Architecture, testing::ValuesIn(kCases),

@@ -41,11 +41,15 @@ TEST(StatusPage, EachWorkerWritesItsOwnSlot) {
   EXPECT_EQ(page.read(1).pid, 0);
   EXPECT_EQ(page.read(1).last_step, -1);
   StatusPage worker = open_as(page, 1);
+  worker.set_memory("an older text that is longer than the newer one");
+  worker.set_memory("tensors hold 1.5 MiB");
   worker.set_step(41);
   worker.set_phase(Phase::saving);
   EXPECT_TRUE(worker.report_error(ExitCode::bad_input, "first"));
   EXPECT_FALSE(worker.duplicate().report_error(ExitCode::internal, "second"));
   const WorkerStatus status = page.read(1);
+  EXPECT_EQ(status.memory, "tensors hold 1.5 MiB");
+  EXPECT_EQ(page.read(0).memory, "");
   EXPECT_EQ(status.pid, getpid());
   EXPECT_EQ(status.last_step, 41);
   EXPECT_EQ(status.phase, Phase::saving);

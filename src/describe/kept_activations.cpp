@@ -1,0 +1,65 @@
+#include "describe/kept_activations.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trireme::describe {
+
+std::vector<KeptTensor> kept_in_block(const ModelShape& shape, int64_t seq_len, ActivationTypes types) {
+  const int64_t query = shape.heads * shape.head_dim, key_value = shape.kv_heads * shape.head_dim;
+  const int64_t of_norm = shape.is_gpt() ? 2 : 1;  // mean and 1 / deviation
+  std::vector<KeptTensor> kept = {{"attention norm: input", shape.hidden, of_norm},
+                                  {"qkv projection: input", shape.hidden, 0, true}};
+  if (shape.qk_norm)
+    kept.push_back({"norm of queries and keys: input", query + 2 * key_value, shape.heads + shape.kv_heads});
+  if (shape.dropout > 0) {
+    // From ATen operations, which keep queries and keys in the compute type (turned by tables of their own), softmax in
+    // that type, the dropped weights in the other, and values: a copy for each query head, or the product that they are
+    // part of.
+    const bool rotary = !shape.is_gpt(), copies = rotary || types.element != types.compute;
+    const int64_t scores = shape.heads * seq_len;
+    kept.push_back({"attention: queries and keys", 0, (copies ? 2 * query : 0) + (rotary ? 2 * shape.head_dim : 0)});
+    kept.push_back({"attention: values", shape.kv_heads < shape.heads ? query : query + 2 * key_value});
+    kept.push_back({"attention: softmax", 0, scores});
+    kept.push_back({"attention: dropped weights", scores});
+  } else {
+    kept.push_back({"attention: queries, keys and values", query + 2 * key_value, shape.heads});
+  }
+  kept.push_back({"output projection: input", query});
+  kept.push_back({"feed-forward norm: input", shape.hidden, of_norm});
+  kept.push_back({"up projection: input", shape.hidden, 0, true});
+  kept.push_back({"activation: input", (shape.is_gpt() ? 1 : 2) * shape.ffn});
+  kept.push_back({"down projection: input", shape.ffn, 0, true});
+  return kept;
+}
+
+int64_t recompute_group(int64_t layers, int64_t setting) {
+  if (setting > 0) return std::min(setting, std::max<int64_t>(layers, 1));
+  return std::max<int64_t>(1, std::llround(std::ceil(std::sqrt(static_cast<double>(layers)))));
+}
+
+KeptBytes kept_activations(const ModelShape& shape, const KeptOptions& options) {
+  using Recompute = KeptOptions::Recompute;
+  int64_t block = 0;
+  for (const KeptTensor& tensor : kept_in_block(shape, options.seq_len, options.types)) {
+    if (tensor.made_again && options.recompute == Recompute::selective) continue;
+    block += tensor.elements * options.types.element + tensor.statistics * options.types.compute;
+  }
+  const int64_t border = shape.hidden * options.types.element;  // between blocks
+  // The final norm's input and statistics.
+  const int64_t last = border + (shape.is_gpt() ? 2 : 1) * options.types.compute;
+  KeptBytes kept;
+  if (options.recompute != Recompute::full) {
+    kept.after_forward = kept.peak = options.tokens * (block * shape.layers + last);
+    return kept;
+  }
+  const int64_t groups = (shape.layers + options.group - 1) / options.group;
+  const int64_t inputs = options.offload ? 0 : groups;
+  kept.after_forward = options.tokens * (border * inputs + last);
+  // A group's own input stands among `inputs` and among what its first block keeps.
+  const int64_t whole = std::min(options.group, shape.layers);
+  kept.peak = options.tokens * (border * std::max<int64_t>(inputs - 1, 0) + last + block * whole);
+  return kept;
+}
+
+}  // namespace trireme::describe

@@ -1,0 +1,73 @@
+"""`bench ops` and `bench step`: every operation has its line, the sizes are those of configs/bench, the measured step is the
+trainer's own, and a run's folder is left alone."""
+
+import json
+import statistics
+
+from harness import CONFIG, DONE, PROJECT, EndToEnd, main
+
+OPERATIONS = ["embedding backward"] + [f"{name} {way}" for name in ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "rotary",
+              "attention", "swiglu", "gelu", "dropout") for way in ("forward", "backward")] + [
+              "linear_cross_entropy forward + backward", "adamw", "sum_of_squares"]
+
+
+class BenchTest(EndToEnd):
+    def told(self, *arguments):
+        result = self.call("bench", *arguments, "--json")
+        self.assertEqual(result.code, DONE, str(result))
+        return json.loads(result.out)
+
+    def test_every_operation(self):
+        for dtype in ("bf16", "fp32"):
+            told = self.told("ops", "--sizes", CONFIG, "--dtype", dtype, "--seconds", "0.01")
+            self.assertEqual([row["operation"] for row in told["operations"]], OPERATIONS)
+            rates = told["memory_bytes_per_second"], told["matmul_flops_per_second"][dtype]
+            for row in told["operations"]:
+                self.assertGreater(row["bytes"], 0)
+                self.assertGreaterEqual(row["median_s"], row["best_s"])
+                roofline = max(row["bytes"] / rates[0], row["flops"] / rates[1])
+                self.assertAlmostEqual(row["roofline_share"], roofline / row["best_s"], delta=1e-9 * row["roofline_share"])
+
+    def test_named_sizes_are_the_configs(self):
+        files = {"30m": "llama-30m", "124m": "gpt2-124m", "350m": "llama-350m"}
+        cheap = "rotary forward|attention forward|swiglu forward|rms_norm forward|sum"
+        work = lambda size: [(row["operation"], row["shape"], row["flops"], row["bytes"])
+                             for row in self.told("ops", "--sizes", size, "--filter", cheap, "--seconds", "0.01")["operations"]]
+        for name, file in files.items():
+            self.assertEqual(work(name), work(PROJECT / "configs" / "bench" / f"{file}.toml"), name)
+
+    def test_the_step_is_the_trainers(self):
+        run, settings = self.new_run("trained"), {"train.steps": 8, "train.precision": "fp32"}
+        trained = self.trained(run, 1, settings, env=None)
+        measured = self.new_run("measured")
+        overrides = [word for key, value in {**settings, "run.dir": measured.folder, "data.path": self.data}.items() for word in ("--set", f"{key}={value}")]
+        told = self.told("step", CONFIG, "--warmup-steps", "3", "--steps", "5", *overrides)
+        self.assertFalse(told["random_tokens"])
+        self.assertEqual((len(told["step_s"]), told["tokens_per_step"]), (5, 256))
+        # The threads of the two may differ in number, and the sums of products with them.
+        [loss] = [line["loss"] for line in trained.steps() if line["step"] == 8]
+        self.assertAlmostEqual(told["loss"], loss, delta=1e-4 * loss)
+        self.assertEqual(told["median_s"], statistics.median(told["step_s"]))
+        self.assertEqual(told["p95_s"], max(told["step_s"]))
+        self.assertEqual(told["system_allocations_per_step"], 0)
+        self.assertFalse(measured.folder.exists())
+
+    def test_random_tokens_where_there_is_no_data(self):
+        told = self.told("step", CONFIG, "--steps", "4", "--set", f"data.path={self.new_folder('none') / 'nothing'}", "--set", "data.generator=",
+                         "--set", "model.vocab=70000", "--set", "train.document_mask=true")
+        self.assertTrue(told["random_tokens"])
+        self.assertEqual(len(told["step_s"]), 4)
+        self.assertAlmostEqual(told["loss"], 11.16, delta=1)  # ln 70000: nothing can be learned
+
+    def test_refused(self):
+        rows = [(["ops", "--filter", "["], "--filter ["), (["ops", "--filter", "nothing like it", "--sizes", CONFIG], "matches no operation"),
+                (["ops", "--sizes", "30m,huge,nowhere.toml"], "--sizes huge"), (["ops", "--sizes", "30m,huge,nowhere.toml"], "nowhere.toml"),
+                (["step", CONFIG, "--set", "run.device=cuda"], 'run.device = "cuda"'), (["step", CONFIG, "--steps", "0"], "--steps"),
+                (["step", "nowhere.toml"], "nowhere.toml")]
+        for words, text in rows:
+            with self.subTest(words):
+                self.assert_refused(self.call("bench", *words), text)
+
+
+if __name__ == "__main__":
+    main()
