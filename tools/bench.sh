@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures this machine: the program's own benchmarks (`trireme bench`) of matrix products and of collectives between two workers, and
-# every fused operation beside ATen's.
+# Measures this machine: the program's own benchmarks (`trireme bench`) of matrix products and of collectives between two workers, these
+# beside gloo and Open MPI as well, and every fused operation beside ATen's.
 # Once make train has prepared its data, also, each beside what others use: the loader beside numpy's memmap, the tokenizer beside
 # tiktoken, training with two workers beside PyTorch's DDP (docs/benchmarks.md).
 # usage: tools/bench.sh [PART...]      PART: matmul ops collectives loader tokenizer step train; all by default
@@ -24,6 +24,13 @@ loader() {
   build/trireme bench loader "$data/train"
   tools/build.sh bench bench_loader
   .venv/bin/python -B bench/loader.py build-bench/bench_loader "$data/train"
+}
+
+collectives() {
+  tools/build.sh bench bench_collectives_shm
+  # Where MPI is not installed there is no such program, and gloo alone is beside ours.
+  cmake --build build-bench --target bench_collectives_mpi >/dev/null 2>&1 || say "without Open MPI (packages libopenmpi-dev, openmpi-bin)"
+  .venv/bin/python -B bench/collectives.py build-bench --rounds 5
 }
 
 tokenizer() {
@@ -57,7 +64,7 @@ for part in "${parts[@]}"; do
   heading "$part"
   case $part in
     matmul) build/trireme bench matmul ;;
-    collectives) build/trireme bench collectives --workers 2 ;;
+    collectives) build/trireme bench collectives --workers 2 && collectives ;;
     *) "$part" ;;
   esac
 done

@@ -1,9 +1,10 @@
-// `trireme inspect`: what a checkpoint holds, whether it is intact, and its digest.
+// `trireme inspect`: what a checkpoint holds, whether it is intact, and its digest; what a run's workers did last.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,6 +14,7 @@
 #include "checkpoint/statistics.h"
 #include "checkpoint/store.h"
 #include "cli/commands.h"
+#include "comm/flight_log.h"
 #include "observe/format.h"
 
 namespace trireme::cli {
@@ -27,6 +29,8 @@ struct Options {
   bool tensors = false;
   bool json_output = false;
   bool verify = false;
+  bool flight = false;
+  int64_t last = 8;
 };
 
 /// One entry of the state on one line. `config` is long and has a file of its own in the run folder.
@@ -109,7 +113,20 @@ void run_json(const Options& options, const CheckpointReader& reader) {
   fmt::print("{}\n", result.dump(2));
 }
 
+// What the workers of a run did last, of a run that goes on or has ended.
+void run_flight(const Options& options) {
+  const std::filesystem::path given = options.checkpoint;
+  const std::filesystem::path folder = std::filesystem::exists(given / "flight") ? given / "flight" : given;
+  const std::vector<comm::FlightLog> logs = comm::read_flight_logs(folder);
+  if (options.json_output) {
+    fmt::print("{}\n", comm::to_json(logs).dump(1, ' ', false, json::error_handler_t::replace));
+  } else {
+    fmt::print("{}", comm::flight_report(logs, options.last));
+  }
+}
+
 void run(const Options& options) {
+  if (options.flight) return run_flight(options);
   const CheckpointReader reader = CheckpointReader::open(checkpoint::resolve_checkpoint(options.checkpoint).folder);
   if (options.verify) reader.verify();
   if (options.json_output) return run_json(options, reader);
@@ -129,7 +146,8 @@ void run(const Options& options) {
 
 void add_inspect(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("inspect", "What a checkpoint holds, whether it is intact, and its digest");
+  CLI::App* command = app.add_subcommand(
+      "inspect", "What a checkpoint holds, whether it is intact, and its digest; what workers did last");
   command->add_option("checkpoint", options->checkpoint, "A checkpoint, or a run folder (then its newest complete one)")
       ->required()
       ->type_name("CHECKPOINT");
@@ -137,6 +155,12 @@ void add_inspect(CLI::App& app) {
                     "Print `<hex>  <name>` for each tensor and state entry, then `all`; equal runs have equal digests");
   command->add_flag("--tensors", options->tensors, "List the tensors: shape, type, minimum, maximum, mean, rms");
   command->add_flag("--verify", options->verify, "Read everything and check every checksum; damage ends with code 2");
+  CLI::Option* flight = command->add_flag(
+      "--flight", options->flight, "Of a run folder: the last operations of each worker, and who is behind at which");
+  command->add_option("--last", options->last, "Operations of each worker that --flight prints")
+      ->check(CLI::Range(0, 1 << 20))
+      ->needs(flight)
+      ->capture_default_str();
   command->add_flag("--json", options->json_output, "Print JSON for programs");
   command->callback([options] { run(*options); });
 }

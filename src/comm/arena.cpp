@@ -1,11 +1,9 @@
 #include "comm/arena.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +17,7 @@
 #include "base/hash.h"
 #include "base/host.h"
 #include "comm/allocation_log.h"
+#include "comm/local_socket.h"
 
 namespace trireme::comm {
 
@@ -68,81 +67,6 @@ struct Hello {
   int64_t rank = 0;
 };
 
-struct Address {
-  sockaddr_un value{};
-  socklen_t length = 0;
-
-  explicit Address(const std::string& name) {
-    value.sun_family = AF_UNIX;
-    TRIREME_CHECK(name.size() + 1 <= sizeof value.sun_path, "address of {} bytes", name.size());
-    std::memcpy(value.sun_path + 1, name.data(), name.size());  // a leading zero: the abstract name space
-    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&value); }
-};
-
-FileDescriptor new_socket() {
-  FileDescriptor fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd) throw_errno("make", "a Unix socket", errno);
-  return fd;
-}
-
-int milliseconds_until(Clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
-}
-
-bool readable(int fd, Clock::time_point deadline) {
-  for (;;) {
-    pollfd entry{fd, POLLIN, 0};
-    const int count = ::poll(&entry, 1, milliseconds_until(deadline));
-    if (count >= 0 || errno != EINTR) return count > 0;
-  }
-}
-
-// The abstract name space has no permissions: both sides ask the kernel who the other is.
-bool same_user(int fd) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
-}
-
-// A message of one number, with room for one descriptor beside it. It points into itself, so it stays where it is.
-struct DescriptorMessage {
-  explicit DescriptorMessage(int64_t& bytes) : payload{&bytes, sizeof bytes} {
-    message.msg_iov = &payload;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-  }
-  DescriptorMessage(const DescriptorMessage&) = delete;
-  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
-
-  iovec payload;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-};
-
-void send_descriptor(int socket, int fd, int64_t bytes) {
-  DescriptorMessage out(bytes);
-  cmsghdr* header = CMSG_FIRSTHDR(&out.message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  if (::sendmsg(socket, &out.message, MSG_NOSIGNAL) < 0) throw_errno("hand the arena to", "a local rank", errno);
-}
-
-FileDescriptor receive_descriptor(int socket, int64_t& bytes) {
-  DescriptorMessage in(bytes);
-  if (::recvmsg(socket, &in.message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof bytes)) return {};
-  cmsghdr* header = CMSG_FIRSTHDR(&in.message);
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return {};
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  return FileDescriptor(fd);
-}
-
 }  // namespace
 
 Arena::Arena(FileDescriptor fd, int64_t bytes) : fd_(std::move(fd)), bytes_(bytes) {
@@ -190,11 +114,8 @@ std::string Arena::random_address() {
 }
 
 FileDescriptor Arena::listen(const std::string& address) {
-  FileDescriptor door = new_socket();
-  const Address name(address);
-  if (::bind(door.get(), name.get(), name.length) != 0 || ::listen(door.get(), max_arena_ranks) != 0) {
-    throw_errno("listen at", fmt::format("the abstract socket {}", address), errno);
-  }
+  FileDescriptor door = listen_at(address);
+  if (!door) throw_errno("listen at", fmt::format("the abstract socket {}", address), errno);
   return door;
 }
 
@@ -211,46 +132,42 @@ void Arena::hand_out(const FileDescriptor& door, Clock::time_point deadline) {
       throw WorkerError(fmt::format("rank 0 on {}: ranks that did not come for the shared arena in {:.1f} s: {}",
                                     host_name(), std::chrono::duration<double>(Clock::now() - start).count(), missing));
     }
-    FileDescriptor peer(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    // A peer that gave up leaves the door quiet again; without descriptors it would stay ready for ever.
-    if (!peer && errno != EINTR && errno != EAGAIN && errno != ECONNABORTED)
-      throw_errno("accept workers at", "the arena's socket", errno);
-    if (!peer || !same_user(peer.get())) continue;
+    const FileDescriptor peer = accept_same_user(door);
+    if (!peer) continue;
     Hello hello{0, -1};
     // A stranger that connects and says nothing may not hold up the others for long.
     if (!readable(peer.get(), std::min(deadline, Clock::now() + std::chrono::seconds(5)))) continue;
     if (::recv(peer.get(), &hello, sizeof hello, 0) != static_cast<ssize_t>(sizeof hello)) continue;
     if (hello.magic != ArenaHeader::expected_magic || hello.rank < 1 || hello.rank >= ranks()) continue;
-    send_descriptor(peer.get(), fd_.get(), bytes_);
+    if (!send_descriptor(peer.get(), fd_.get(), &bytes_, sizeof bytes_))
+      throw_errno("hand the arena to", "a local rank", errno);
     came[static_cast<size_t>(hello.rank)] = true;
   }
 }
 
+std::shared_ptr<Arena> Arena::adopt(FileDescriptor fd, int64_t bytes) {
+  auto arena = std::shared_ptr<Arena>(new Arena(std::move(fd), bytes));
+  const ArenaHeader& header = *arena->header_;
+  if (header.magic != ArenaHeader::expected_magic || header.header_bytes != sizeof(ArenaHeader)) {
+    throw InputError("the ranks run different builds of trireme: their shared memory is laid out differently");
+  }
+  return arena;
+}
+
 std::shared_ptr<Arena> Arena::attach(const std::string& address, int64_t rank, Clock::time_point deadline) {
-  const Address name(address);
   const auto start = Clock::now();
   for (;;) {
-    FileDescriptor socket = new_socket();
-    if (::connect(socket.get(), name.get(), name.length) == 0) {
-      if (!same_user(socket.get())) throw_internal("the arena's socket {} belongs to another user", address);
+    const FileDescriptor socket = connect_to(address);
+    if (socket) {
       Hello hello;
       hello.rank = rank;
       int64_t bytes = 0;
       FileDescriptor fd;
       if (::send(socket.get(), &hello, sizeof hello, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof hello) &&
           readable(socket.get(), deadline)) {
-        fd = receive_descriptor(socket.get(), bytes);
+        fd = receive_descriptor(socket.get(), &bytes, sizeof bytes);
       }
-      if (fd) {
-        auto arena = std::shared_ptr<Arena>(new Arena(std::move(fd), bytes));
-        const ArenaHeader& header = *arena->header_;
-        if (header.magic != ArenaHeader::expected_magic || header.header_bytes != sizeof(ArenaHeader)) {
-          throw InputError("the ranks run different builds of trireme: their shared memory is laid out differently");
-        }
-        return arena;
-      }
-    } else if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN && errno != EINTR) {
-      throw_errno("reach", fmt::format("rank 0 at the abstract socket {}", address), errno);
+      if (fd) return adopt(std::move(fd), bytes);
     }
     if (Clock::now() >= deadline) {
       throw WorkerError(fmt::format(

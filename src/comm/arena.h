@@ -41,6 +41,8 @@ class Arena {
   static std::shared_ptr<Arena> create(int64_t ranks, int64_t reserve_bytes = 0);
   /// Gets the arena that listens at `address`, trying until `deadline`.
   static std::shared_ptr<Arena> attach(const std::string& address, int64_t rank, Clock::time_point deadline);
+  /// An arena that another process made, by its descriptor.
+  static std::shared_ptr<Arena> adopt(FileDescriptor fd, int64_t bytes);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -61,6 +63,8 @@ class Arena {
   /// Nothing when the rank has not enrolled yet.
   std::optional<Member> member(int64_t rank) const;
 
+  int descriptor() const { return fd_.get(); }
+  int64_t reserved_bytes() const { return bytes_; }
   int64_t ranks() const;
   int64_t used_bytes() const;
   std::byte* base() const { return base_; }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace trireme::comm {
 
 std::string_view name_of(Kind kind) {
@@ -10,10 +12,16 @@ std::string_view name_of(Kind kind) {
       return "nothing";
     case Kind::all_reduce:
       return "all_reduce";
+    case Kind::reduce:
+      return "reduce";
     case Kind::all_gather:
       return "all_gather";
+    case Kind::gather:
+      return "gather";
     case Kind::reduce_scatter:
       return "reduce_scatter";
+    case Kind::scatter:
+      return "scatter";
     case Kind::broadcast:
       return "broadcast";
     case Kind::all_to_all:
@@ -29,38 +37,48 @@ std::string_view name_of(Kind kind) {
 }
 
 bool in_place(const Call& call) {
-  return call.kind == Kind::all_reduce && (call.input == nullptr || call.input == call.output);
+  if (call.kind == Kind::reduce) return true;
+  if (call.kind != Kind::all_reduce) return false;
+  if (call.extents == nullptr) return call.input == nullptr || call.input == call.output;
+  const Extents& extents = *call.extents;
+  return std::equal(extents.inputs.begin(), extents.inputs.end(), extents.outputs.begin(), extents.outputs.end());
 }
 
-uint64_t pack(const Call& call) {
-  return static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.op) << 8 |
+uint64_t pack(const Call& call, int64_t ranks) {
+  const Extents* extents = call.extents.get();
+  const uint64_t tensors = extents == nullptr ? 1 : std::max(extents->inputs.size(), extents->outputs.size());
+  const bool uneven = extents != nullptr && tensors * static_cast<uint64_t>(ranks) == extents->counts.size() &&
+                      (splits_input(call.kind) || joins_output(call.kind));
+  return static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.reduction.op) << 8 |
          static_cast<uint64_t>(call.dtype) << 16 | static_cast<uint64_t>(in_place(call)) << 24 |
-         static_cast<uint64_t>(call.root) << 32;
+         static_cast<uint64_t>(uneven) << 25 | static_cast<uint64_t>(call.root) << 32 |
+         std::min<uint64_t>(tensors, 0xffff) << 48;
+}
+
+Unpacked unpack(uint64_t packed) {
+  Unpacked parts;
+  parts.kind = static_cast<Kind>(packed & 0xff);
+  parts.op = static_cast<ReduceOp>(packed >> 8 & 0xff);
+  parts.dtype = static_cast<DType>(packed >> 16 & 0xff);
+  parts.in_place = (packed >> 24 & 1) != 0;
+  parts.uneven = (packed >> 25 & 1) != 0;
+  parts.root = static_cast<int64_t>(packed >> 32 & 0xffff);
+  parts.tensors = static_cast<int64_t>(packed >> 48);
+  return parts;
 }
 
 std::string describe(uint64_t packed, int64_t count) {
-  const auto kind = static_cast<Kind>(packed & 0xff);
-  const auto op = static_cast<ReduceOp>(packed >> 8 & 0xff);
-  const auto dtype = static_cast<DType>(packed >> 16 & 0xff);
-  const auto root = static_cast<int64_t>(packed >> 32);
-  const std::string shape = fmt::format("{} x {}", name_of(dtype), count);
-  switch (kind) {
-    case Kind::none:
-    case Kind::barrier:
-      return std::string(name_of(kind));
-    case Kind::all_reduce:
-      return fmt::format("all_reduce({}, {}{})", name_of(op), shape, (packed >> 24 & 1) != 0 ? "" : ", out of place");
-    case Kind::reduce_scatter:
-      return fmt::format("{}({}, {})", name_of(kind), name_of(op), shape);
-    case Kind::broadcast:
-      return fmt::format("broadcast({}, root {})", shape, root);
-    case Kind::send:
-      return fmt::format("send({}, to {})", shape, root);
-    case Kind::recv:
-      return fmt::format("recv({}, from {})", shape, root);
-    default:
-      return fmt::format("{}({})", name_of(kind), shape);
-  }
+  const Unpacked call = unpack(packed);
+  if (call.kind == Kind::none || call.kind == Kind::barrier) return std::string(name_of(call.kind));
+  std::string text = fmt::format("{}(", name_of(call.kind));
+  if (is_reduction(call.kind)) text += fmt::format("{}, ", name_of(call.op));
+  text += fmt::format("{} x {}", name_of(call.dtype), count);
+  if (call.tensors != 1) text += fmt::format(" in {} tensors", call.tensors);
+  if (call.uneven) text += ", uneven";
+  if (call.kind == Kind::all_reduce && !call.in_place) text += ", out of place";
+  if (has_root(call.kind)) text += fmt::format(", root {}", call.root);
+  if (is_message(call.kind)) text += fmt::format(", {} {}", call.kind == Kind::send ? "to" : "from", call.root);
+  return text + ")";
 }
 
 }  // namespace trireme::comm

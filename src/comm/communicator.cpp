@@ -7,140 +7,132 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <optional>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
 #include "base/profile.h"
 #include "comm/group.h"
+#include "comm/tensor_call.h"
 
 namespace trireme::comm {
 namespace {
 
-std::optional<DType> arithmetic_dtype(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return DType::f32;
-    case at::kDouble:
-      return DType::f64;
-    case at::kBFloat16:
-      return DType::bf16;
-    case at::kHalf:
-      return DType::f16;
-    case at::kInt:
-      return DType::i32;
-    case at::kLong:
-      return DType::i64;
-    case at::kByte:
-      return DType::u8;
-    default:
-      return std::nullopt;
-  }
-}
-
-void check_tensor(const at::Tensor& tensor, Kind kind, bool any_device = false) {
-  const auto refuse = [&](const std::string& why) { throw_input("{}: {}", name_of(kind), why); };
-  if (!tensor.defined()) refuse("the tensor is undefined");
-  if (!any_device && !tensor.device().is_cpu()) {
-    refuse(fmt::format("comm.backend = shm moves CPU tensors; this one is on {}", tensor.device().str()));
-  }
-  if (!tensor.is_contiguous()) refuse("the tensor is not contiguous; pass tensor.contiguous()");
-}
-
-// dtype and element count of a call; a dtype that the core does not know travels as bytes.
-void set_elements(Call& call, const at::Tensor& tensor) {
-  const auto known = arithmetic_dtype(tensor.scalar_type());
-  const bool reduces = call.kind == Kind::all_reduce || call.kind == Kind::reduce_scatter;
-  if (!known && reduces) {
-    throw_input("{}: cannot reduce {}; float, double, bfloat16, half, int64, int32 and uint8 can be",
-                name_of(call.kind), c10::toString(tensor.scalar_type()));
-  }
-  call.dtype = known.value_or(DType::u8);
-  call.count = tensor.numel() * (known ? 1 : static_cast<int64_t>(tensor.element_size()));
-}
-
-// In place, a group of one rank touches nothing, so the tensor may be on any device: training on one GPU goes this way.
-Call in_place(Kind kind, const at::Tensor& tensor, int64_t size) {
-  check_tensor(tensor, kind, /*any_device=*/size == 1);
-  Call call;
-  call.kind = kind;
-  set_elements(call, tensor);
-  call.output = tensor.data_ptr();
-  call.keep_alive = std::make_shared<at::Tensor>(tensor);
-  return call;
-}
-
-// `outer` has `size` blocks as large as `inner`; or, for all_to_all, both are equal and made of blocks.
-Call out_of_place(Kind kind, const at::Tensor& output, const at::Tensor& input, int64_t size) {
-  check_tensor(output, kind);
-  check_tensor(input, kind);
-  if (output.scalar_type() != input.scalar_type()) {
-    throw_input("{}: the output is {}, the input {}", name_of(kind), c10::toString(output.scalar_type()),
-                c10::toString(input.scalar_type()));
-  }
-  const int64_t in = input.numel();
-  const int64_t out = output.numel();
-  Call call;
-  call.kind = kind;
-  if (kind == Kind::all_gather) {
-    if (out != in * size)
-      throw_input("all_gather: {} elements on each of {} ranks make {}; the output has {}", in, size, in * size, out);
-    set_elements(call, input);
-  } else if (kind == Kind::reduce_scatter) {
-    if (in != out * size)
-      throw_input("reduce_scatter: {} elements for each of {} ranks make {}; the input has {}", out, size, out * size,
-                  in);
-    set_elements(call, output);
-  } else {
-    if (in != out || in % size != 0) {
-      throw_input(
-          "all_to_all: input and output must have the same number of elements, a multiple of {} ranks; they have {} "
-          "and {}",
-          size, in, out);
-    }
-    set_elements(call, input);
-    call.count /= size;
-  }
-  call.input = input.data_ptr();
-  call.output = output.data_ptr();
-  call.keep_alive = std::make_shared<std::array<at::Tensor, 2>>(std::array<at::Tensor, 2>{output, input});
-  return call;
-}
-
-// An axis of one rank has nothing to tell.
 profile::Work work_of(const Call& call) {
-  return {.bytes = static_cast<double>(call.count) * static_cast<double>(size_of(call.dtype))};
+  int64_t count = call.count;
+  if (call.extents != nullptr) {
+    count = std::accumulate(call.extents->counts.begin(), call.extents->counts.end(), int64_t{0});
+  }
+  return {.bytes = static_cast<double>(count) * static_cast<double>(size_of(call.dtype))};
 }
 
 Work start(const std::shared_ptr<Group>& group, Call call) {
   const profile::Scope scope(profile::Phase::communication, "collective, post", [&] { return work_of(call); });
-  return {group, group->post(std::move(call))};
+  return {group, {group->post(std::move(call))}};
+}
+
+// The core multiplies in memory that it can reach.
+Work scale_alone(at::TensorList tensors, Reduction how) {
+  for (at::Tensor tensor : tensors) tensor.mul_(how.factor);
+  return {};
+}
+
+Call message_call(const Message& message, int64_t size) {
+  Call call = in_place_call(message.sends ? Kind::send : Kind::recv, message.tensor, size);
+  call.root = message.peer;
+  if (message.sends) call.input = std::exchange(call.output, nullptr);
+  return call;
+}
+
+template <typename T>
+T reduce_scalar(Group& group, T value, DType dtype, ReduceOp op) {
+  Call call;
+  call.kind = Kind::all_reduce;
+  call.dtype = dtype;
+  call.reduction = op;
+  call.count = 1;
+  call.output = &value;
+  const profile::Scope scope(profile::Phase::communication, "collective of one number", [&] { return work_of(call); });
+  group.run(std::move(call));
+  return value;
+}
+
+std::vector<std::byte> gather_bytes(Group& group, const void* data, int64_t bytes) {
+  std::vector<std::byte> all(static_cast<size_t>(bytes * group.size()));
+  Call call;
+  call.kind = Kind::all_gather;
+  call.count = bytes;
+  call.input = data;
+  call.output = all.data();
+  group.run(std::move(call));
+  return all;
 }
 
 }  // namespace
 
 // ---- Work
 
-Work::Work(std::shared_ptr<Group> group, std::shared_ptr<Operation> operation)
-    : group_(std::move(group)), operation_(std::move(operation)) {}
+Work::Work(std::shared_ptr<Group> group, std::vector<std::shared_ptr<Operation>> operations)
+    : group_(std::move(group)), operations_(std::move(operations)) {}
 
 void Work::wait() {
-  if (operation_ != nullptr) wait(group_->timeout());
+  if (!operations_.empty()) wait(group_->timeout());
 }
 
 void Work::wait(std::chrono::milliseconds timeout) {
-  if (operation_ == nullptr) return;
+  if (operations_.empty()) return;
   const profile::Scope scope(profile::Phase::communication, "collective, wait", [] { return profile::Work{}; });
-  group_->wait(*operation_, timeout);
-  operation_.reset();
+  for (const auto& operation : operations_) group_->wait(*operation, timeout);
+  operations_.clear();
 }
 
-bool Work::done() { return operation_ == nullptr || group_->test(*operation_); }
+bool Work::done() {
+  return std::all_of(operations_.begin(), operations_.end(),
+                     [&](const auto& operation) { return group_->test(*operation); });
+}
 
 // ---- Communicator
 
 std::shared_ptr<Communicator> Communicator::solo(std::string axis) {
   return std::make_shared<Communicator>(std::make_shared<Group>(std::move(axis)));
+}
+
+std::shared_ptr<Communicator> Communicator::subgroup(const std::vector<int64_t>& ranks, const std::string& axis) {
+  const auto me = std::find(ranks.begin(), ranks.end(), rank());
+  if (me == ranks.end()) throw_input("a group of axis {}: rank {} is not one of its members", axis, rank());
+  GroupOptions options;
+  for (const int64_t member : ranks) {
+    if (member < 0 || member >= size() || std::count(ranks.begin(), ranks.end(), member) != 1) {
+      throw_input("a group of axis {}: its members are different ranks below {}; found {}", axis, size(),
+                  c10::str(at::IntArrayRef(ranks)));
+    }
+    options.members.push_back(group_->members()[static_cast<size_t>(member)]);
+  }
+  if (ranks.size() == 1) {
+    return std::make_shared<Communicator>(std::make_shared<Group>(axis, group_->settings()));
+  }
+  options.axis = axis;
+  options.rank = me - ranks.begin();
+  options.timeout = timeout();
+  options.settings = group_->settings();
+  options.generation = group_->generation();
+  return std::make_shared<Communicator>(std::make_shared<Group>(group_->arena(), options));
+}
+
+std::shared_ptr<Communicator> Communicator::split(int64_t color, int64_t key, const std::string& axis) {
+  const std::array<int64_t, 2> mine = {color, key};
+  const auto bytes = gather_bytes(*group_, mine.data(), sizeof mine);
+  std::vector<std::array<int64_t, 2>> all(static_cast<size_t>(size()));
+  std::memcpy(all.data(), bytes.data(), bytes.size());
+  if (color < 0) return nullptr;
+  std::vector<int64_t> members;
+  for (int64_t r = 0; r < size(); ++r) {
+    if (all[static_cast<size_t>(r)][0] == color) members.push_back(r);
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int64_t a, int64_t b) {
+    return all[static_cast<size_t>(a)][1] < all[static_cast<size_t>(b)][1];
+  });
+  return subgroup(members, axis);
 }
 Communicator::Communicator(std::shared_ptr<Group> group) : group_(std::move(group)) {}
 Communicator::~Communicator() = default;
@@ -150,37 +142,99 @@ int64_t Communicator::size() const { return group_->size(); }
 const std::string& Communicator::axis() const { return group_->axis(); }
 std::chrono::milliseconds Communicator::timeout() const { return group_->timeout(); }
 
-Work Communicator::all_reduce_async(const at::Tensor& tensor, ReduceOp op) {
-  Call call = in_place(Kind::all_reduce, tensor, size());
-  call.op = op;
+Work Communicator::all_reduce_async(const at::Tensor& tensor, Reduction how) {
+  if (size() == 1 && !tensor.is_cpu() && how.factor != 1) return scale_alone(tensor, how);
+  Call call = in_place_call(Kind::all_reduce, tensor, size());
+  call.reduction = how;
   return start(group_, std::move(call));
 }
-Work Communicator::all_gather_into_async(const at::Tensor& output, const at::Tensor& input) {
-  return start(group_, out_of_place(Kind::all_gather, output, input, size()));
+Work Communicator::all_reduce_async(at::TensorList tensors, Reduction how) {
+  if (tensors.empty()) return {};
+  if (size() == 1 && !tensors[0].is_cpu() && how.factor != 1) return scale_alone(tensors, how);
+  Call call = in_place_call(Kind::all_reduce, tensors, size());
+  call.reduction = how;
+  return start(group_, std::move(call));
 }
-Work Communicator::reduce_scatter_into_async(const at::Tensor& output, const at::Tensor& input, ReduceOp op) {
-  Call call = out_of_place(Kind::reduce_scatter, output, input, size());
-  call.op = op;
+Work Communicator::all_reduce_into_async(const at::Tensor& output, const at::Tensor& input, Reduction how) {
+  Call call = pair_call(Kind::all_reduce, output, input);
+  call.reduction = how;
+  return start(group_, std::move(call));
+}
+Work Communicator::reduce_async(const at::Tensor& tensor, int64_t root, Reduction how) {
+  Call call = in_place_call(Kind::reduce, tensor, size());
+  call.root = root;
+  call.reduction = how;
   return start(group_, std::move(call));
 }
 Work Communicator::broadcast_async(const at::Tensor& tensor, int64_t root) {
-  Call call = in_place(Kind::broadcast, tensor, size());
+  Call call = in_place_call(Kind::broadcast, tensor, size());
+  call.root = root;
+  return start(group_, std::move(call));
+}
+Work Communicator::broadcast_async(at::TensorList tensors, int64_t root) {
+  if (tensors.empty()) return {};
+  Call call = in_place_call(Kind::broadcast, tensors, size());
+  call.root = root;
+  return start(group_, std::move(call));
+}
+Work Communicator::all_gather_into_async(const at::Tensor& output, const at::Tensor& input) {
+  return start(group_, blocks_call(Kind::all_gather, output, input, size()));
+}
+Work Communicator::all_gather_into_async(at::TensorList outputs, at::TensorList inputs) {
+  if (outputs.empty() && inputs.empty()) return {};
+  return start(group_, blocks_call(Kind::all_gather, outputs, inputs, size()));
+}
+Work Communicator::all_gather_v_async(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows) {
+  if (outputs.empty() && inputs.empty()) return {};
+  return start(group_, rows_call(Kind::all_gather, outputs, inputs, rows, rank(), size()));
+}
+Work Communicator::gather_async(const at::Tensor& output, const at::Tensor& input, int64_t root) {
+  Call call = blocks_call(Kind::gather, output, input, size(), root == rank());
+  call.root = root;
+  return start(group_, std::move(call));
+}
+Work Communicator::reduce_scatter_into_async(const at::Tensor& output, const at::Tensor& input, Reduction how) {
+  Call call = blocks_call(Kind::reduce_scatter, output, input, size());
+  call.reduction = how;
+  return start(group_, std::move(call));
+}
+Work Communicator::reduce_scatter_into_async(at::TensorList outputs, at::TensorList inputs, Reduction how) {
+  if (outputs.empty() && inputs.empty()) return {};
+  Call call = blocks_call(Kind::reduce_scatter, outputs, inputs, size());
+  call.reduction = how;
+  return start(group_, std::move(call));
+}
+Work Communicator::reduce_scatter_v_async(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows,
+                                          Reduction how) {
+  if (outputs.empty() && inputs.empty()) return {};
+  Call call = rows_call(Kind::reduce_scatter, outputs, inputs, rows, rank(), size());
+  call.reduction = how;
+  return start(group_, std::move(call));
+}
+Work Communicator::scatter_async(const at::Tensor& output, const at::Tensor& input, int64_t root) {
+  Call call = blocks_call(Kind::scatter, output, input, size(), root == rank());
   call.root = root;
   return start(group_, std::move(call));
 }
 Work Communicator::all_to_all_into_async(const at::Tensor& output, const at::Tensor& input) {
-  return start(group_, out_of_place(Kind::all_to_all, output, input, size()));
+  return start(group_, blocks_call(Kind::all_to_all, output, input, size()));
+}
+Work Communicator::all_to_all_v_async(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef output_rows,
+                                      at::IntArrayRef input_rows) {
+  return start(group_, exchange_call(output, input, output_rows, input_rows, size()));
 }
 Work Communicator::send_async(const at::Tensor& tensor, int64_t to) {
-  Call call = in_place(Kind::send, tensor, size());
-  call.root = to;
-  call.input = std::exchange(call.output, nullptr);
-  return start(group_, std::move(call));
+  return start(group_, message_call(Message::send(tensor, to), size()));
 }
 Work Communicator::recv_async(const at::Tensor& tensor, int64_t from) {
-  Call call = in_place(Kind::recv, tensor, size());
-  call.root = from;
-  return start(group_, std::move(call));
+  return start(group_, message_call(Message::recv(tensor, from), size()));
+}
+Work Communicator::send_recv_async(at::ArrayRef<Message> messages) {
+  std::vector<Call> calls;  // all are checked before the first is posted
+  for (const Message& message : messages) calls.push_back(message_call(message, size()));
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (Call& call : calls) operations.push_back(group_->post(std::move(call)));
+  return {group_, std::move(operations)};
 }
 Work Communicator::barrier_async() {
   Call call;
@@ -188,20 +242,6 @@ Work Communicator::barrier_async() {
   return start(group_, std::move(call));
 }
 
-void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op) { all_reduce_async(tensor, op).wait(); }
-void Communicator::all_gather_into(const at::Tensor& output, const at::Tensor& input) {
-  all_gather_into_async(output, input).wait();
-}
-void Communicator::reduce_scatter_into(const at::Tensor& output, const at::Tensor& input, ReduceOp op) {
-  reduce_scatter_into_async(output, input, op).wait();
-}
-void Communicator::broadcast(const at::Tensor& tensor, int64_t root) { broadcast_async(tensor, root).wait(); }
-void Communicator::all_to_all_into(const at::Tensor& output, const at::Tensor& input) {
-  all_to_all_into_async(output, input).wait();
-}
-void Communicator::send(const at::Tensor& tensor, int64_t to) { send_async(tensor, to).wait(); }
-void Communicator::recv(const at::Tensor& tensor, int64_t from) { recv_async(tensor, from).wait(); }
-void Communicator::barrier() { barrier_async().wait(); }
 void Communicator::progress() {
   const profile::Scope scope(profile::Phase::communication, "collective, progress", [] { return profile::Work{}; });
   group_->progress();
@@ -223,34 +263,6 @@ at::Tensor Communicator::shared_empty(const std::string& name, at::IntArrayRef s
   return at::from_blob(
       memory, sizes, [arena = group_->arena()](void*) {}, options);
 }
-
-namespace {
-
-template <typename T>
-T reduce_scalar(Group& group, T value, DType dtype, ReduceOp op) {
-  Call call;
-  call.kind = Kind::all_reduce;
-  call.dtype = dtype;
-  call.op = op;
-  call.count = 1;
-  call.output = &value;
-  const profile::Scope scope(profile::Phase::communication, "collective of one number", [&] { return work_of(call); });
-  group.run(std::move(call));
-  return value;
-}
-
-std::vector<std::byte> gather_bytes(Group& group, const void* data, int64_t bytes) {
-  std::vector<std::byte> all(static_cast<size_t>(bytes * group.size()));
-  Call call;
-  call.kind = Kind::all_gather;
-  call.count = bytes;
-  call.input = data;
-  call.output = all.data();
-  group.run(std::move(call));
-  return all;
-}
-
-}  // namespace
 
 int64_t Communicator::all_reduce_scalar(int64_t value, ReduceOp op) {
   return reduce_scalar(*group_, value, DType::i64, op);

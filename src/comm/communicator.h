@@ -19,6 +19,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
 
 #include <chrono>
 #include <cstdint>
@@ -37,7 +38,7 @@ class Operation;
 class Work {
  public:
   Work() = default;
-  Work(std::shared_ptr<Group> group, std::shared_ptr<Operation> operation);
+  Work(std::shared_ptr<Group> group, std::vector<std::shared_ptr<Operation>> operations);
 
   /// Blocks until the result is in place and the inputs may be changed. Throws WorkerError. A second call returns at
   /// once.
@@ -49,7 +50,17 @@ class Work {
 
  private:
   std::shared_ptr<Group> group_;
-  std::shared_ptr<Operation> operation_;
+  std::vector<std::shared_ptr<Operation>> operations_;
+};
+
+/// One message of a batch.
+struct Message {
+  static Message send(at::Tensor tensor, int64_t to) { return {true, std::move(tensor), to}; }
+  static Message recv(at::Tensor tensor, int64_t from) { return {false, std::move(tensor), from}; }
+
+  bool sends = false;
+  at::Tensor tensor;
+  int64_t peer = 0;
 };
 
 /// How a tensor of shared_empty() lies in the arena.
@@ -65,6 +76,13 @@ class Communicator {
   explicit Communicator(std::shared_ptr<Group> group);
   ~Communicator();
 
+  /// A communicator of some of this one's ranks, in this order; only they call it, and nobody waits. They must make
+  /// the same such calls in the same order.
+  std::shared_ptr<Communicator> subgroup(const std::vector<int64_t>& ranks, const std::string& axis);
+  /// MPI_Comm_split: ranks that give the same color are a communicator, in the order of their keys (equal ones: of
+  /// their ranks here). A negative color gives null. One small collective of this communicator.
+  std::shared_ptr<Communicator> split(int64_t color, int64_t key, const std::string& axis);
+
   int64_t rank() const;
   int64_t size() const;
   const std::string& axis() const;
@@ -72,34 +90,91 @@ class Communicator {
   std::chrono::milliseconds timeout() const;
 
   /// Reduces `tensor` over the ranks, in place.
-  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum);
-  [[nodiscard]] Work all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum);
+  void all_reduce(const at::Tensor& tensor, Reduction how = {}) { all_reduce_async(tensor, how).wait(); }
+  [[nodiscard]] Work all_reduce_async(const at::Tensor& tensor, Reduction how = {});
+  /// Several tensors of one dtype in one operation, as all the lists below: one arrival, one result. An empty list is
+  /// done.
+  void all_reduce(at::TensorList tensors, Reduction how = {}) { all_reduce_async(tensors, how).wait(); }
+  [[nodiscard]] Work all_reduce_async(at::TensorList tensors, Reduction how = {});
+  /// The same into another tensor; the input stays as it is.
+  void all_reduce_into(const at::Tensor& output, const at::Tensor& input, Reduction how = {}) {
+    all_reduce_into_async(output, input, how).wait();
+  }
+  [[nodiscard]] Work all_reduce_into_async(const at::Tensor& output, const at::Tensor& input, Reduction how = {});
+  /// The same into the root's tensor alone; the others' stay as they are.
+  void reduce(const at::Tensor& tensor, int64_t root, Reduction how = {}) { reduce_async(tensor, root, how).wait(); }
+  [[nodiscard]] Work reduce_async(const at::Tensor& tensor, int64_t root, Reduction how = {});
+  /// `tensor` of rank `root` to all, in place.
+  void broadcast(const at::Tensor& tensor, int64_t root) { broadcast_async(tensor, root).wait(); }
+  [[nodiscard]] Work broadcast_async(const at::Tensor& tensor, int64_t root);
+  void broadcast(at::TensorList tensors, int64_t root) { broadcast_async(tensors, root).wait(); }
+  [[nodiscard]] Work broadcast_async(at::TensorList tensors, int64_t root);
 
   /// output[size * n] = the inputs [n] of all ranks, in rank order. Shapes are free, element counts count.
-  void all_gather_into(const at::Tensor& output, const at::Tensor& input);
+  void all_gather_into(const at::Tensor& output, const at::Tensor& input) {
+    all_gather_into_async(output, input).wait();
+  }
   [[nodiscard]] Work all_gather_into_async(const at::Tensor& output, const at::Tensor& input);
+  void all_gather_into(at::TensorList outputs, at::TensorList inputs) { all_gather_into_async(outputs, inputs).wait(); }
+  [[nodiscard]] Work all_gather_into_async(at::TensorList outputs, at::TensorList inputs);
+  /// Unequal parts: rank r gives rows[r] rows (of dimension 0; none is allowed), and outputs hold the rows of all
+  /// ranks. For a list of tensors `rows` is [tensors][size]. Equal on all ranks.
+  void all_gather_v(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows) {
+    all_gather_v_async(outputs, inputs, rows).wait();
+  }
+  [[nodiscard]] Work all_gather_v_async(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows);
+  /// All inputs [n] into the root's output [size * n]; elsewhere the output may be undefined.
+  void gather(const at::Tensor& output, const at::Tensor& input, int64_t root) {
+    gather_async(output, input, root).wait();
+  }
+  [[nodiscard]] Work gather_async(const at::Tensor& output, const at::Tensor& input, int64_t root);
 
   /// output[n] = block `rank()` of the reduction of the inputs [size * n].
-  void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::sum);
-  [[nodiscard]] Work reduce_scatter_into_async(const at::Tensor& output, const at::Tensor& input,
-                                               ReduceOp op = ReduceOp::sum);
-
-  /// `tensor` of rank `root` to all, in place.
-  void broadcast(const at::Tensor& tensor, int64_t root);
-  [[nodiscard]] Work broadcast_async(const at::Tensor& tensor, int64_t root);
+  void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input, Reduction how = {}) {
+    reduce_scatter_into_async(output, input, how).wait();
+  }
+  [[nodiscard]] Work reduce_scatter_into_async(const at::Tensor& output, const at::Tensor& input, Reduction how = {});
+  void reduce_scatter_into(at::TensorList outputs, at::TensorList inputs, Reduction how = {}) {
+    reduce_scatter_into_async(outputs, inputs, how).wait();
+  }
+  [[nodiscard]] Work reduce_scatter_into_async(at::TensorList outputs, at::TensorList inputs, Reduction how = {});
+  /// Unequal parts: rank r gets rows[r] rows; `rows` as for all_gather_v.
+  void reduce_scatter_v(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows, Reduction how = {}) {
+    reduce_scatter_v_async(outputs, inputs, rows, how).wait();
+  }
+  [[nodiscard]] Work reduce_scatter_v_async(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows,
+                                            Reduction how = {});
+  /// Block r of the root's input [size * n] to rank r's output [n]; elsewhere the input may be undefined.
+  void scatter(const at::Tensor& output, const at::Tensor& input, int64_t root) {
+    scatter_async(output, input, root).wait();
+  }
+  [[nodiscard]] Work scatter_async(const at::Tensor& output, const at::Tensor& input, int64_t root);
 
   /// Block r of output [size * n] = block `rank()` of rank r's input [size * n].
-  void all_to_all_into(const at::Tensor& output, const at::Tensor& input);
+  void all_to_all_into(const at::Tensor& output, const at::Tensor& input) {
+    all_to_all_into_async(output, input).wait();
+  }
   [[nodiscard]] Work all_to_all_into_async(const at::Tensor& output, const at::Tensor& input);
+  /// Unequal parts: input_rows[r] rows go to rank r, output_rows[r] come from it. What one rank sends and the other
+  /// expects is compared.
+  void all_to_all_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef output_rows,
+                    at::IntArrayRef input_rows) {
+    all_to_all_v_async(output, input, output_rows, input_rows).wait();
+  }
+  [[nodiscard]] Work all_to_all_v_async(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef output_rows,
+                                        at::IntArrayRef input_rows);
 
   /// Point to point. Messages between one pair of ranks arrive in order; they do not take part in the order of
   /// collectives. send() returns when `tensor` may be changed, which may be before it is received.
-  void send(const at::Tensor& tensor, int64_t to);
+  void send(const at::Tensor& tensor, int64_t to) { send_async(tensor, to).wait(); }
   [[nodiscard]] Work send_async(const at::Tensor& tensor, int64_t to);
-  void recv(const at::Tensor& tensor, int64_t from);
+  void recv(const at::Tensor& tensor, int64_t from) { recv_async(tensor, from).wait(); }
   [[nodiscard]] Work recv_async(const at::Tensor& tensor, int64_t from);
+  /// A batch: all are posted before any is waited for, so no order of them can lock ranks up. One Work for all.
+  void send_recv(at::ArrayRef<Message> messages) { send_recv_async(messages).wait(); }
+  [[nodiscard]] Work send_recv_async(at::ArrayRef<Message> messages);
 
-  void barrier();
+  void barrier() { barrier_async().wait(); }
   [[nodiscard]] Work barrier_async();
 
   /// Does what pending calls allow without blocking. Call it at the borders of units of compute. Throws as wait() does.

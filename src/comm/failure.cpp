@@ -1,13 +1,17 @@
 // Telling what went wrong: who did not come, why, and what everyone was doing.
 #include <algorithm>
+#include <span>
 
 #include "base/error.h"
 #include "base/host.h"
 #include "base/log.h"
+#include "comm/flight_log.h"
 #include "comm/group.h"
 
 namespace trireme::comm {
 namespace {
+
+constexpr int64_t tell_nanoseconds = 5'000'000'000;  // of waiting, before it is told
 
 double seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
@@ -20,7 +24,18 @@ std::string Group::signature() const {
 }
 
 std::string Group::where(const Operation& operation) const {
-  return fmt::format("{} #{} on axis {}", describe(operation.call), operation.sequence, axis_);
+  return fmt::format("{} #{} on axis {}", describe(operation), operation.sequence, axis_);
+}
+
+std::string Group::describe(const Operation& operation) const {
+  const double factor = operation.call.reduction.factor;
+  return comm::describe(operation.packed_, operation.call.count) +
+         (factor == 1 ? "" : fmt::format(" times {}", factor));
+}
+
+std::string Group::host_of(int64_t rank) const {
+  const auto member = arena_->member(members_[static_cast<size_t>(rank)]);
+  return member ? member->host : "an unknown host";
 }
 
 // `rank 1 (pid 4242 on host), whose last call was barrier #16, 3.2 s ago`
@@ -33,13 +48,13 @@ std::string Group::whereabouts(int64_t rank) const {
   const int64_t posted = theirs.last_posted.load(std::memory_order_relaxed);
   if (posted == 0) return text + ", which has made no call yet";
   return text + fmt::format(", whose last call was {} #{}, {:.1f} s ago",
-                            describe(theirs.last_packed.load(std::memory_order_relaxed),
-                                     theirs.last_count.load(std::memory_order_relaxed)),
+                            comm::describe(theirs.last_packed.load(std::memory_order_relaxed),
+                                           theirs.last_count.load(std::memory_order_relaxed)),
                             theirs.last_sequence.load(std::memory_order_relaxed), seconds(now() - posted));
 }
 
 std::vector<int64_t> Group::missing_ranks(const Operation& operation) const {
-  if (operation.call.kind == Kind::send || operation.call.kind == Kind::recv) return {operation.call.root};
+  if (is_message(operation.call.kind)) return {operation.call.root};
   std::vector<int64_t> missing;
   for (int64_t r = 0; r < size_; ++r) {
     if (r == rank_) continue;
@@ -49,10 +64,10 @@ std::vector<int64_t> Group::missing_ranks(const Operation& operation) const {
       switch (operation.way_) {
         case Operation::Way::inlined:
           break;
-        case Operation::Way::direct_reduce:
+        case Operation::Way::shared:
           late = ranks_[r].completed.load() < operation.sequence;
           break;
-        case Operation::Way::direct_pull:
+        case Operation::Way::pull:
           late = theirs.finished.load() == 0;
           break;
         case Operation::Way::staged: {
@@ -67,41 +82,65 @@ std::vector<int64_t> Group::missing_ranks(const Operation& operation) const {
   return missing;
 }
 
-void Group::check_poison(const std::function<std::string()>& waiting_for) const {
+void Group::check_poison(const std::function<std::string()>& waiting_for) {
   if (!arena_->poisoned()) return;
-  throw WorkerError(fmt::format("{}: {} cannot complete, because another rank failed: {}", signature(), waiting_for(),
-                                arena_->poison_message()));
+  const std::string text = fmt::format("{}: {} cannot complete, because another rank failed: {}", signature(),
+                                       waiting_for(), arena_->poison_message());
+  record_failure(text);
+  throw WorkerError(text);
 }
 
-void Group::check_peers(const std::vector<int64_t>& missing, const std::function<std::string()>& waiting_for,
-                        Nanoseconds elapsed, Nanoseconds deadline) {
-  const auto state = [&](int64_t rank) {
-    const auto member = arena_->member(members_[static_cast<size_t>(rank)]);
-    return member ? state_of(member->process) : ProcessState::unknown;
-  };
-  for (const int64_t rank : missing) {
-    if (state(rank) != ProcessState::dead) continue;
-    // It may have failed in words just before it died: that is the better story.
-    check_poison(waiting_for);
-    fail(members_[static_cast<size_t>(rank)], fmt::format("{}: {} failed after {:.1f} s: {} died", signature(),
-                                                          waiting_for(), seconds(elapsed), whereabouts(rank)));
-  }
-  if (elapsed < deadline) return;
+// `rank 1 (pid 4242 on host), whose last call was ...: it is stopped; rank 2 ...: it is alive, but late`
+std::string Group::late_in_words(const std::vector<int64_t>& missing) const {
   std::string who;
   for (const int64_t rank : missing) {
-    const ProcessState is = state(rank);
+    const ProcessState is = state_of_rank(rank);
     who += fmt::format("{}{}{}", who.empty() ? "" : "; ", whereabouts(rank),
                        is == ProcessState::stopped ? ": it is stopped (by a signal or a debugger)"
                        : is == ProcessState::alive ? ": it is alive, but late"
                                                    : "");
   }
-  fail(missing.empty() ? members_[static_cast<size_t>(rank_)] : members_[static_cast<size_t>(missing.front())],
-       fmt::format("{}: {} failed: its deadline of {:.1f} s is over ({:.1f} s have passed). Did not arrive: {}",
-                   signature(), waiting_for(), seconds(deadline), seconds(elapsed),
-                   who.empty() ? "nobody is missing any more" : who));
+  return who.empty() ? "nobody is missing any more" : who;
+}
+
+ProcessState Group::state_of_rank(int64_t rank) const {
+  const auto member = arena_->member(members_[static_cast<size_t>(rank)]);
+  return member ? state_of(member->process) : ProcessState::unknown;
+}
+
+void Group::check_peers(const std::vector<int64_t>& missing, const std::function<std::string()>& waiting_for,
+                        Nanoseconds elapsed, Nanoseconds deadline) {
+  for (const int64_t rank : missing) {
+    if (state_of_rank(rank) != ProcessState::dead) continue;
+    // It may have failed in words just before it died: that is the better story.
+    check_poison(waiting_for);
+    fail(members_[static_cast<size_t>(rank)], fmt::format("{}: {} failed after {:.1f} s: {} died", signature(),
+                                                          waiting_for(), seconds(elapsed), whereabouts(rank)));
+  }
+  if (elapsed >= deadline) {
+    fail(missing.empty() ? members_[static_cast<size_t>(rank_)] : members_[static_cast<size_t>(missing.front())],
+         fmt::format("{}: {} failed: its deadline of {:.1f} s is over ({:.1f} s have passed). Did not arrive: {}",
+                     signature(), waiting_for(), seconds(deadline), seconds(elapsed), late_in_words(missing)));
+  }
+  // A deadline may be minutes long; whoever looks at the log before it wants to know. Stopped ranks may be continued,
+  // and late ones come, so this is no failure.
+  if (elapsed < std::min(tell_nanoseconds, deadline / 2) || told_) return;
+  told_ = true;
+  log::warning("{} has waited {:.1f} s for {}, until {:.1f} s at most: {}", signature(), seconds(elapsed),
+               waiting_for(), seconds(deadline), late_in_words(missing));
+}
+
+void Group::dump_if_asked() const {
+  if (!flight_dump_requested() || recorder_->folder().empty() || !take_flight_dump_request()) return;
+  try {
+    log::info("flight recorder: {}", dump_flight(recorder_->folder(), "on request (SIGUSR2)").string());
+  } catch (const std::exception& error) {
+    log::warning("no dump of the flight recorder: {}", error.what());
+  }
 }
 
 void Group::fail(int64_t culprit, const std::string& message) {
+  record_failure(message);
   if (arena_->poison(culprit, message)) log::error("last calls of {}:\n{}", signature(), flight_record());
   control_->bell.fetch_add(1);
   notify();
@@ -112,6 +151,7 @@ void Group::abort(const std::string& message, bool with_record) noexcept {
   if (size_ == 1) return;
   try {
     const int64_t self = members_[static_cast<size_t>(rank_)];
+    if (with_record) record_failure(message);
     if (arena_->poison(self, fmt::format("{}: {}", signature(), message)) && with_record) {
       log::error("last calls of {}:\n{}", signature(), flight_record());
     }
@@ -121,15 +161,35 @@ void Group::abort(const std::string& message, bool with_record) noexcept {
   notify();
 }
 
+// What is under way will not be done any more.
+void Group::record_failure(std::string_view message) {
+  const Nanoseconds time = now();
+  const auto mark = [&](const std::deque<std::shared_ptr<Operation>>& queue) {
+    for (const auto& operation : queue) {
+      if (!operation->done) recorder_->finished(operation->record_, time, FlightState::failed);
+    }
+  };
+  mark(under_way_);
+  for (const Peer& peer : peers_) {
+    mark(peer.sends);
+    mark(peer.receives);
+  }
+  recorder_->set_failure(message);
+}
+
 std::string Group::flight_record() const {
+  std::vector<FlightRecord> records = recorder_->newest(recorder_->capacity());
+  std::erase_if(records, [&](const FlightRecord& record) { return record.group != recorded_as_; });
+  // The newest are enough for a log; all of them are in the recorder's file.
+  const size_t skipped = records.size() - std::min<size_t>(records.size(), ring_entries);
   std::string text;
   const Nanoseconds time = now();
-  for (int64_t i = std::max<int64_t>(recorded_ - ring_entries, 0); i < recorded_; ++i) {
-    const Record& record = records_[static_cast<size_t>(i % ring_entries)];
-    text += fmt::format("  {} #{} on axis {}, posted {:.6f} s ago, ", describe(record.packed, record.count),
+  for (const FlightRecord& record : std::span(records).subspan(skipped)) {
+    text += fmt::format("  {} #{} on axis {}, posted {:.6f} s ago, ", comm::describe(record.packed, record.count),
                         record.sequence, axis_, seconds(time - record.posted));
-    text +=
-        record.finished != 0 ? fmt::format("took {:.6f} s\n", seconds(record.finished - record.posted)) : "under way\n";
+    text += record.state == FlightState::done
+                ? fmt::format("took {:.6f} s\n", seconds(record.finished - record.posted))
+                : fmt::format("{}\n", record.state == FlightState::failed ? "failed" : "under way");
   }
   return text;
 }

@@ -3,13 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/futex.h"
-#include "comm/reduce.h"
 
 namespace trireme::comm {
 namespace {
@@ -26,17 +25,18 @@ void pause() {
 #endif
 }
 
-int64_t blocks_of_input(const Call& call, int64_t size) {
-  return call.kind == Kind::reduce_scatter || call.kind == Kind::all_to_all ? size : 1;
-}
-
 }  // namespace
 
-Group::Group(std::string axis) : axis_(std::move(axis)), members_{0} {}
+Group::Group(std::string axis, std::shared_ptr<const GroupSettings> settings)
+    : settings_(settings != nullptr ? std::move(settings) : std::make_shared<GroupSettings>()),
+      axis_(std::move(axis)),
+      members_{0} {}
 
 Group::Group(std::shared_ptr<Arena> arena, GroupOptions options)
     : arena_(std::move(arena)),
+      settings_(options.settings != nullptr ? std::move(options.settings) : std::make_shared<GroupSettings>()),
       axis_(std::move(options.axis)),
+      generation_(options.generation),
       members_(std::move(options.members)),
       rank_(options.rank),
       timeout_(options.timeout) {
@@ -55,96 +55,26 @@ Group::Group(std::shared_ptr<Arena> arena, GroupOptions options)
   const std::string_view who(reinterpret_cast<const char*>(members_.data()), members_.size() * sizeof(int64_t));
   // A second group of the same ranks must not find the counters of the first.
   const std::string stem = fmt::format("{}/{}/", axis_, hash_hex(who));
-  const std::string name = fmt::format("{}{}/", stem, arena_->next_instance(stem, self));
+  const int64_t instance = arena_->next_instance(stem, self);
+  block_name_ = fmt::format("{}{}/", stem, instance);
   const auto block = [&](const char* part, int64_t bytes) {
-    return arena_->find_or_allocate(name + part, bytes, self);
+    return arena_->find_or_allocate(block_name_ + part, bytes, self);
   };
   const auto n = static_cast<size_t>(size_);
   control_ = reinterpret_cast<GroupControl*>(block("control", sizeof(GroupControl)));
   ranks_ = reinterpret_cast<RankControl*>(block("ranks", static_cast<int64_t>(n * sizeof(RankControl))));
   slots_ = reinterpret_cast<Slots*>(block("slots", static_cast<int64_t>(n * sizeof(Slots))));
-  channels_ = reinterpret_cast<Channel*>(block("channels", static_cast<int64_t>(n * n * sizeof(Channel))));
+  channels_.resize(n);
   peers_.resize(n);
-  sources_.resize(n);
+  flat_.resize(n);
+  const auto speed = settings_->links.find(axis_);
+  if (speed != settings_->links.end()) link_ = EmulatedLink(speed->second);
+  incoming_.assign(n, link_);
+  recorder_ = settings_->recorder != nullptr ? settings_->recorder : std::make_shared<FlightRecorder>();
+  recorded_as_ = recorder_->add_group({axis_, rank_, members_, instance, generation_});
 }
 
 Group::~Group() = default;
-
-// ---- posting
-
-void Group::check(const Call& call) const {
-  const std::string what = describe(call);
-  if (call.count < 0) throw_input("{} on axis {}: a negative count", what, axis_);
-  const bool message = call.kind == Kind::send || call.kind == Kind::recv;
-  if ((message || call.kind == Kind::broadcast) && (call.root < 0 || call.root >= size_)) {
-    throw_input("{} on axis {}: rank {} is not one of its {} ranks", what, axis_, call.root, size_);
-  }
-  if (message && call.root == rank_) throw_input("{} on axis {}: rank {} cannot send to itself", what, axis_, rank_);
-  if (call.input == nullptr || call.output == nullptr) return;
-  const int64_t bytes = call.count * size_of(call.dtype);
-  const auto* in = static_cast<const std::byte*>(call.input);
-  const auto* out = static_cast<const std::byte*>(call.output);
-  const int64_t in_bytes = bytes * blocks_of_input(call, size_);
-  const bool wide = call.kind == Kind::all_gather || call.kind == Kind::all_to_all;
-  const int64_t out_bytes = bytes * (wide ? size_ : 1);
-  if (in + in_bytes <= out || out + out_bytes <= in || bytes == 0) return;
-  const bool allowed = (call.kind == Kind::all_reduce && in == out) ||
-                       (call.kind == Kind::all_gather && in == out + rank_ * bytes) ||
-                       (call.kind == Kind::reduce_scatter && out == in + rank_ * bytes);
-  if (!allowed) {
-    throw_input(
-        "{} on axis {}: input and output overlap; in place means block {} of the larger one for all_gather and "
-        "reduce_scatter, and is not possible for all_to_all",
-        what, axis_, rank_);
-  }
-}
-
-void Group::run_alone(const Call& call) const {
-  const auto bytes = static_cast<size_t>(call.count * size_of(call.dtype));
-  if (call.input != nullptr && call.output != nullptr && call.input != call.output && bytes != 0) {
-    std::memcpy(call.output, call.input, bytes);
-  }
-}
-
-std::shared_ptr<Operation> Group::post(Call call) {
-  check(call);
-  auto operation = std::make_shared<Operation>(std::move(call));
-  if (size_ == 1) {
-    run_alone(operation->call);
-    operation->done = true;
-    operation->call.keep_alive.reset();
-    return operation;
-  }
-  check_poison([&] { return where(*operation); });
-  operation->element_bytes_ = size_of(operation->call.dtype);
-
-  const Kind kind = operation->call.kind;
-  Peer& peer = peers_[static_cast<size_t>(operation->call.root)];
-  if (kind == Kind::send || kind == Kind::recv) {
-    operation->sequence = kind == Kind::send ? ++peer.send_number : ++peer.recv_number;
-  } else {
-    operation->sequence = ++sequence_;
-    await_ring(sequence_);
-  }
-  const Record record{pack(operation->call), operation->sequence, operation->call.count, now(), 0};
-  operation->record_ = recorded_++;
-  records_[static_cast<size_t>(operation->record_ % ring_entries)] = record;
-  RankControl& mine = ranks_[rank_];
-  mine.last_packed.store(record.packed, std::memory_order_relaxed);
-  mine.last_sequence.store(record.sequence, std::memory_order_relaxed);
-  mine.last_count.store(record.count, std::memory_order_relaxed);
-  mine.last_posted.store(record.posted, std::memory_order_relaxed);
-
-  if (kind == Kind::send || kind == Kind::recv) {
-    (kind == Kind::send ? peer.sends : peer.receives).push_back(operation);
-    ++messages_under_way_;
-    advance_messages();
-  } else {
-    post_collective(*operation);
-    under_way_.push_back(operation);
-  }
-  return operation;
-}
 
 // An entry of the ring is written again after ring_entries calls: all ranks must have read it.
 void Group::await_ring(uint64_t sequence) {
@@ -162,32 +92,49 @@ void Group::await_ring(uint64_t sequence) {
       [&] { return under_way_.empty() ? std::vector<int64_t>() : missing_ranks(*under_way_.front()); }, timeout_);
 }
 
-void Group::post_collective(Operation& operation) {
-  const Call& call = operation.call;
-  Entry& entry = this->entry(rank_, operation.sequence);
-  const int64_t blocks = blocks_of_input(call, size_);
-  const int64_t bytes = call.count * operation.element_bytes_ * blocks;
-  const bool inlined = bytes <= inline_bytes;
-  const void* input = call.input != nullptr ? call.input : call.output;
-  entry.packed.store(pack(call), std::memory_order_relaxed);
-  entry.count.store(call.count, std::memory_order_relaxed);
-  entry.input_offset.store(inlined || input == nullptr ? not_in_arena : arena_->offset_of(input, bytes),
-                           std::memory_order_relaxed);
-  entry.claimed.store(0, std::memory_order_relaxed);
-  entry.finished.store(0, std::memory_order_relaxed);
-  if (inlined && bytes != 0 && (call.kind != Kind::broadcast || call.root == rank_))
-    put(operation, 0, call.count, entry.data);
-  entry.sequence.store(operation.sequence);
-  notify();
+// The channels of one sender, in one block. A group that sends no messages has none.
+Channel& Group::channel(int64_t from, int64_t to) {
+  Channel*& row = channels_[static_cast<size_t>(from)];
+  if (row == nullptr) {
+    row = reinterpret_cast<Channel*>(arena_->find_or_allocate(fmt::format("{}channels/{}", block_name_, from),
+                                                              size_ * static_cast<int64_t>(sizeof(Channel)),
+                                                              members_[static_cast<size_t>(rank_)]));
+  }
+  return row[to];
 }
 
+Group::Nanoseconds Group::link_now() const { return settings_->clock ? settings_->clock() : now(); }
+
+// The result is there. Unless a link is emulated that is the end of the call.
 void Group::complete(Operation& operation) {
-  operation.done = true;
-  operation.worked_ = true;
-  operation.call.keep_alive.reset();
-  Record& record = records_[static_cast<size_t>(operation.record_ % ring_entries)];
-  if (operation.record_ + ring_entries >= recorded_) record.finished = now();
+  operation.worked_ = operation.moved_ = true;
+  release(operation);
 }
+
+bool Group::release(Operation& operation) {
+  if (operation.release_ != 0 && link_now() < operation.release_) return false;
+  operation.done = true;
+  operation.call.keep_alive.reset();
+  recorder_->finished(operation.record_, now());
+  return true;
+}
+
+// Until an emulated link lets go of the next result that is there; for ever when it holds none.
+Group::Nanoseconds Group::until_release() const {
+  Nanoseconds first = std::numeric_limits<Nanoseconds>::max();
+  const auto look = [&](const std::deque<std::shared_ptr<Operation>>& queue) {
+    for (const auto& operation : queue) {
+      if (operation->moved_ && !operation->done) first = std::min(first, operation->release_);
+    }
+  };
+  if (!link_.speed().emulated()) return first;
+  look(under_way_);
+  for (const Peer& peer : peers_) look(peer.receives);
+  if (first == std::numeric_limits<Nanoseconds>::max()) return first;
+  return settings_->clock ? 1'000'000 : std::max<Nanoseconds>(first - now(), 1'000);
+}
+
+bool Group::held_by_link() const { return until_release() != std::numeric_limits<Nanoseconds>::max(); }
 
 // ---- waiting
 
@@ -203,7 +150,7 @@ bool Group::advance() {
   bool moved = false;
   for (size_t i = 0; i < under_way_.size(); ++i) {
     Operation& operation = *under_way_[i];
-    if (!operation.done) moved |= step(operation);
+    if (!operation.done) moved |= operation.moved_ ? release(operation) : step(operation);
     if (!operation.worked_) break;  // the next call comes after this one on every rank
   }
   uint64_t completed = 0;
@@ -226,6 +173,7 @@ void Group::block(const Ready& ready, const What& waiting_for, const Missing& mi
   advance();
   if (ready()) return;
   const Nanoseconds timeout = std::chrono::nanoseconds(timeout_of_this).count();
+  told_ = false;
   Nanoseconds start = now();  // of the time in which nothing moved
   Nanoseconds looked = start;
   const auto turn = [&] {
@@ -254,16 +202,19 @@ void Group::block(const Ready& ready, const What& waiting_for, const Missing& mi
       if (turn()) return;
       if (start != 0 && !arena_->poisoned()) {
         const Nanoseconds left = std::max<Nanoseconds>(start + timeout - now(), 1'000);
-        futex_wait(control_->bell, sleeper.bell, std::min(left, look_nanoseconds));
+        futex_wait(control_->bell, sleeper.bell, std::min({left, look_nanoseconds, until_release()}));
       }
     }
     if (turn()) return;
     check_poison(waiting_for);
     const Nanoseconds time = now();
     if (start == 0) start = time;
+    // What an emulated link holds is not late.
+    if (held_by_link()) start = looked = time;
     const bool expired = time - start >= timeout;
     if (expired || (time - start >= patience_nanoseconds && time - looked >= look_nanoseconds)) {
       looked = time;
+      dump_if_asked();
       check_peers(missing(), waiting_for, time - start, timeout);
     }
   }

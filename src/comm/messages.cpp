@@ -8,6 +8,8 @@
 namespace trireme::comm {
 namespace {
 
+int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
+
 int64_t slots_of(int64_t bytes) { return std::max<int64_t>((bytes + channel_slot_bytes - 1) / channel_slot_bytes, 1); }
 
 }  // namespace
@@ -16,7 +18,7 @@ bool Group::advance_messages() {
   bool moved = false;
   const auto drain = [&](std::deque<std::shared_ptr<Operation>>& queue, auto&& step) {
     while (!queue.empty()) {
-      moved |= step(*queue.front());
+      moved |= queue.front()->moved_ ? release(*queue.front()) : step(*queue.front());
       if (!queue.front()->done) return;
       queue.pop_front();
       --messages_under_way_;
@@ -38,6 +40,7 @@ bool Group::step_send(Operation& operation, Channel& channel, int64_t to) {
   const auto* data = static_cast<const std::byte*>(call.input);
   if (!operation.arrived_) {
     operation.arrived_ = true;
+    recorder_->started(operation.record_, now());
     operation.base_ = peer.sent;
     // What fits into the slots is copied, so that the sender need not wait for the receiver.
     operation.direct_ = bytes > channel_slots * channel_slot_bytes && arena_->offset_of(data, bytes) >= 0;
@@ -48,10 +51,11 @@ bool Group::step_send(Operation& operation, Channel& channel, int64_t to) {
     const uint64_t number = operation.base_ + static_cast<uint64_t>(operation.put_);
     if (number >= channel_slots && channel.received.load() < number + 1 - channel_slots) return moved;
     const uint64_t slot = number % channel_slots;
-    Message& message = channel.messages[slot];
+    MessageHeader& message = channel.messages[slot];
     message.number.store(operation.sequence, std::memory_order_relaxed);
     message.packed.store(static_cast<uint64_t>(call.dtype), std::memory_order_relaxed);
     message.count.store(call.count, std::memory_order_relaxed);
+    message.posted.store(settings_->clock ? settings_->clock() : now(), std::memory_order_relaxed);
     message.direct_offset.store(operation.direct_ ? arena_->offset_of(data, bytes) : not_in_arena,
                                 std::memory_order_relaxed);
     if (!operation.direct_) {
@@ -80,7 +84,7 @@ bool Group::step_recv(Operation& operation, Channel& channel, int64_t from) {
     const uint64_t number = peer.received + static_cast<uint64_t>(operation.taken_);
     if (channel.sent.load() < number + 1) return moved;
     const uint64_t slot = number % channel_slots;
-    const Message& message = channel.messages[slot];
+    const MessageHeader& message = channel.messages[slot];
     if (operation.taken_ == 0) {
       const auto dtype = static_cast<DType>(message.packed.load(std::memory_order_relaxed));
       const int64_t count = message.count.load(std::memory_order_relaxed);
@@ -95,7 +99,14 @@ bool Group::step_recv(Operation& operation, Channel& channel, int64_t from) {
         fail(other,
              fmt::format(
                  "{}: message #{} from rank {} to rank {} on axis {} differs: rank {} calls {}, rank {} calls {}",
-                 signature(), operation.sequence, other, me, axis_, other, describe(theirs), me, describe(call)));
+                 signature(), operation.sequence, other, me, axis_, other, comm::describe(pack(theirs, size_), count),
+                 me, describe(operation)));
+      }
+      recorder_->started(operation.record_, now());
+      EmulatedLink& link = incoming_[static_cast<size_t>(from)];
+      if (link.speed().emulated()) {
+        operation.release_ =
+            link.leave(message.posted.load(std::memory_order_relaxed), ring_cost(Kind::recv, size_, bytes, 0, 0));
       }
       operation.direct_ = message.direct_offset.load(std::memory_order_relaxed) != not_in_arena;
       operation.pieces_ = operation.direct_ ? 1 : slots_of(bytes);

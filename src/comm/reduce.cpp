@@ -4,7 +4,7 @@
 
 namespace trireme::comm {
 
-using Kernel = void(void* const*, int64_t, const void* const*, int64_t, int64_t, DType, ReduceOp);
+using Kernel = void(void* const*, int64_t, const void* const*, int64_t, int64_t, DType, Reduction);
 Kernel reduce_baseline;
 #ifdef __x86_64__
 Kernel reduce_avx2;
@@ -24,10 +24,10 @@ Kernel* choose_kernel() {
 }  // namespace
 
 void reduce(std::span<void* const> outputs, std::span<const void* const> inputs, int64_t count, DType dtype,
-            ReduceOp op) {
+            Reduction how) {
   static Kernel* const kernel = choose_kernel();
   kernel(outputs.data(), static_cast<int64_t>(outputs.size()), inputs.data(), static_cast<int64_t>(inputs.size()),
-         count, dtype, op);
+         count, dtype, how);
 }
 
 }  // namespace trireme::comm

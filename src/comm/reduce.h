@@ -1,8 +1,9 @@
-// Element-wise reduction of several arrays in a fixed order: the arithmetic of all_reduce and reduce_scatter.
+// Element-wise reduction of several arrays in a fixed order: the arithmetic of all_reduce, reduce and reduce_scatter.
 //
 // outputs[*][i] = ((inputs[0][i] op inputs[1][i]) op inputs[2][i]) ...; an output may be one of the inputs. bf16 and
-// f16 are combined in float and rounded once, to nearest even. max and min give NaN when any input is NaN. The result
-// depends on the order of the inputs alone, not on how the range is cut nor on the instruction set.
+// f16 are combined in float and rounded once, to nearest even. max and min give NaN when any input is NaN. avg divides
+// the sum by the number of inputs; a factor multiplies each input of a sum before it is added. The result depends on
+// the order of the inputs alone, not on how the range is cut nor on the instruction set.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 
 namespace trireme::comm {
 
+/// avg and factors other than 1: floating-point types only (the callers check it).
 void reduce(std::span<void* const> outputs, std::span<const void* const> inputs, int64_t count, DType dtype,
-            ReduceOp op);
+            Reduction how);
 
 }  // namespace trireme::comm

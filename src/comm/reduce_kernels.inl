@@ -41,7 +41,18 @@ struct Element<_Float16> {
 };
 #endif
 
-struct Sum {
+// An operator combines two values; `in` prepares an input, `out` finishes the result.
+struct Plain {
+  template <typename T>
+  static T in(T value) {
+    return value;
+  }
+  template <typename T>
+  static T out(T value) {
+    return value;
+  }
+};
+struct Sum : Plain {
   template <typename T>
   static T combine(T a, T b) {
     if constexpr (static_cast<T>(0.5) == T(0)) {  // integers wrap around instead of being undefined
@@ -51,23 +62,37 @@ struct Sum {
     }
   }
 };
-struct Max {
+struct Max : Plain {
   template <typename T>
   static T combine(T a, T b) {
     return (a > b) | (a != a) ? a : b;
   }
 };
-struct Min {
+struct Min : Plain {
   template <typename T>
   static T combine(T a, T b) {
     return (a < b) | (a != a) ? a : b;
+  }
+};
+struct Average : Sum {
+  double ranks;
+  template <typename T>
+  T out(T value) const {
+    return value / static_cast<T>(ranks);
+  }
+};
+struct ScaledSum : Sum {
+  double factor;
+  template <typename T>
+  T in(T value) const {
+    return value * static_cast<T>(factor);
   }
 };
 
 // Outputs may be inputs, element for element: that is the only way in which they overlap.
 template <typename T, typename Op>
 void reduce_typed(void* const* outputs, int64_t output_count, const void* const* inputs, int64_t input_count,
-                  int64_t count) {
+                  int64_t count, Op op) {
   using E = Element<T>;
   using Stored = typename E::Stored;
   if (input_count == 2 && output_count == 2) {  // one pass: two ranks, in place
@@ -77,7 +102,7 @@ void reduce_typed(void* const* outputs, int64_t output_count, const void* const*
     const auto* b = static_cast<const Stored*>(inputs[1]);
 #pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) {
-      const Stored value = E::store(Op::combine(E::load(a[i]), E::load(b[i])));
+      const Stored value = E::store(op.out(op.combine(op.in(E::load(a[i])), op.in(E::load(b[i])))));
       x[i] = value;
       y[i] = value;
     }
@@ -88,7 +113,7 @@ void reduce_typed(void* const* outputs, int64_t output_count, const void* const*
     const auto* a = static_cast<const Stored*>(inputs[0]);
     const auto* b = static_cast<const Stored*>(inputs[1]);
 #pragma GCC ivdep
-    for (int64_t i = 0; i < count; ++i) x[i] = E::store(Op::combine(E::load(a[i]), E::load(b[i])));
+    for (int64_t i = 0; i < count; ++i) x[i] = E::store(op.out(op.combine(op.in(E::load(a[i])), op.in(E::load(b[i])))));
     return;
   }
   constexpr int64_t block = 512;  // the partial result stays in the first cache
@@ -98,57 +123,65 @@ void reduce_typed(void* const* outputs, int64_t output_count, const void* const*
     const Stored* a = static_cast<const Stored*>(inputs[0]) + start;
     const Stored* b = static_cast<const Stored*>(inputs[input_count > 1 ? 1 : 0]) + start;
     if (input_count == 1) {
-      for (int64_t i = 0; i < length; ++i) partial[i] = E::load(a[i]);
+      for (int64_t i = 0; i < length; ++i) partial[i] = op.in(E::load(a[i]));
     } else {
-      for (int64_t i = 0; i < length; ++i) partial[i] = Op::combine(E::load(a[i]), E::load(b[i]));
+      for (int64_t i = 0; i < length; ++i) partial[i] = op.combine(op.in(E::load(a[i])), op.in(E::load(b[i])));
     }
     for (int64_t r = 2; r < input_count; ++r) {
       const Stored* next = static_cast<const Stored*>(inputs[r]) + start;
-      for (int64_t i = 0; i < length; ++i) partial[i] = Op::combine(partial[i], E::load(next[i]));
+      for (int64_t i = 0; i < length; ++i) partial[i] = op.combine(partial[i], op.in(E::load(next[i])));
     }
     for (int64_t r = 0; r < output_count; ++r) {
       Stored* output = static_cast<Stored*>(outputs[r]) + start;
-      for (int64_t i = 0; i < length; ++i) output[i] = E::store(partial[i]);
+      for (int64_t i = 0; i < length; ++i) output[i] = E::store(op.out(partial[i]));
     }
   }
 }
 
 template <typename T>
 void reduce_op(void* const* outputs, int64_t output_count, const void* const* inputs, int64_t input_count, int64_t count,
-               ReduceOp op) {
-  switch (op) {
+               Reduction how) {
+  constexpr bool floating = static_cast<typename Element<T>::Wide>(0.5) != typename Element<T>::Wide(0);
+  const auto with = [&](auto op) { reduce_typed<T>(outputs, output_count, inputs, input_count, count, op); };
+  switch (how.op) {
     case ReduceOp::sum:
-      return reduce_typed<T, Sum>(outputs, output_count, inputs, input_count, count);
+      if constexpr (floating) {
+        if (how.factor != 1) return with(ScaledSum{{}, how.factor});
+      }
+      return with(Sum{});
     case ReduceOp::max:
-      return reduce_typed<T, Max>(outputs, output_count, inputs, input_count, count);
+      return with(Max{});
     case ReduceOp::min:
-      return reduce_typed<T, Min>(outputs, output_count, inputs, input_count, count);
+      return with(Min{});
+    case ReduceOp::avg:
+      if constexpr (floating) with(Average{{}, static_cast<double>(input_count)});
+      return;
   }
 }
 
 }  // namespace
 
 void TRIREME_REDUCE_NAME(void* const* outputs, int64_t output_count, const void* const* inputs, int64_t input_count,
-                         int64_t count, DType dtype, ReduceOp op) {
+                         int64_t count, DType dtype, Reduction how) {
   switch (dtype) {
     case DType::f32:
-      return reduce_op<float>(outputs, output_count, inputs, input_count, count, op);
+      return reduce_op<float>(outputs, output_count, inputs, input_count, count, how);
     case DType::f64:
-      return reduce_op<double>(outputs, output_count, inputs, input_count, count, op);
+      return reduce_op<double>(outputs, output_count, inputs, input_count, count, how);
     case DType::bf16:
-      return reduce_op<BFloat16>(outputs, output_count, inputs, input_count, count, op);
+      return reduce_op<BFloat16>(outputs, output_count, inputs, input_count, count, how);
     case DType::f16:
 #ifdef __FLT16_MAX__
-      return reduce_op<_Float16>(outputs, output_count, inputs, input_count, count, op);
+      return reduce_op<_Float16>(outputs, output_count, inputs, input_count, count, how);
 #else
 #error "this compiler has no _Float16"
 #endif
     case DType::i32:
-      return reduce_op<int32_t>(outputs, output_count, inputs, input_count, count, op);
+      return reduce_op<int32_t>(outputs, output_count, inputs, input_count, count, how);
     case DType::i64:
-      return reduce_op<int64_t>(outputs, output_count, inputs, input_count, count, op);
+      return reduce_op<int64_t>(outputs, output_count, inputs, input_count, count, how);
     case DType::u8:
-      return reduce_op<uint8_t>(outputs, output_count, inputs, input_count, count, op);
+      return reduce_op<uint8_t>(outputs, output_count, inputs, input_count, count, how);
   }
 }
 

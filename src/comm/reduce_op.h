@@ -6,7 +6,7 @@
 
 namespace trireme::comm {
 
-enum class ReduceOp : uint8_t { sum, max, min };
+enum class ReduceOp : uint8_t { sum, max, min, avg };
 
 constexpr std::string_view name_of(ReduceOp op) {
   switch (op) {
@@ -16,8 +16,19 @@ constexpr std::string_view name_of(ReduceOp op) {
       return "max";
     case ReduceOp::min:
       return "min";
+    case ReduceOp::avg:
+      return "avg";
   }
   return "?";
 }
+
+/// An operator, and for sums a factor that multiplies each input first (NCCL's PreMulSum). avg divides the sum by the
+/// number of ranks. Both are for floating-point types alone.
+struct Reduction {
+  ReduceOp op = ReduceOp::sum;
+  double factor = 1;
+
+  constexpr Reduction(ReduceOp what = ReduceOp::sum, double pre_factor = 1) : op(what), factor(pre_factor) {}
+};
 
 }  // namespace trireme::comm

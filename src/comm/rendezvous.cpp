@@ -257,6 +257,20 @@ void check_places(const std::vector<Place>& places) {
   }
 }
 
+// A run goes on without a recorder rather than end because its folder cannot hold one.
+std::shared_ptr<const GroupSettings> with_recorder(const LaunchEnvironment& environment,
+                                                   const ConnectOptions& options) {
+  auto settings = options.settings != nullptr ? options.settings : std::make_shared<GroupSettings>();
+  if (options.flight_folder.empty() || options.flight_capacity == 0) return settings;
+  try {
+    settings->recorder = std::make_shared<FlightRecorder>(options.flight_folder, options.flight_capacity,
+                                                          environment.rank, environment.world_size);
+  } catch (const Error& error) {
+    log::warning("no flight recorder: {}", error.what());
+  }
+  return settings;
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> connect(const LaunchEnvironment& environment, const ConnectOptions& options) {
@@ -287,6 +301,7 @@ std::shared_ptr<Communicator> connect(const LaunchEnvironment& environment, cons
   }
   GroupOptions group_options;
   group_options.rank = environment.rank;
+  group_options.settings = with_recorder(environment, options);
   group_options.timeout = options.timeout;
   auto world = std::make_shared<Communicator>(std::make_shared<Group>(std::move(arena), group_options));
   // Nobody needs the store after this, so rank 0 may take it, and its thread, down.

@@ -6,12 +6,15 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "base/error.h"
 #include "comm/communicator.h"
+#include "comm/group.h"
 #include "comm/launch_environment.h"
 
 namespace trireme::comm {
@@ -20,6 +23,10 @@ struct ConnectOptions {
   std::string backend = "auto";                       ///< comm.backend: auto or shm
   std::chrono::milliseconds timeout{600'000};         ///< deadline of each wait of the communicator
   std::chrono::milliseconds connect_timeout{60'000};  ///< deadline of the whole rendezvous
+  std::shared_ptr<GroupSettings> settings;            ///< of all groups of this process; null: the defaults
+  /// Where the flight recorder writes (RUN/flight), and how many operations; without either there is none.
+  std::filesystem::path flight_folder;
+  int64_t flight_capacity = 0;
   /// With master_port = 0: how rank 0 tells the port that it got, and how the others learn it (a status page of the
   /// launcher). await_port throws when the time is over.
   std::function<void(int)> publish_port;

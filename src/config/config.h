@@ -22,6 +22,7 @@ enum class Recompute { none, selective, full };
 enum class ActivationOffload { none, host, disk };
 enum class LrScheduleName { cosine, linear, sqrt, wsd, inverse_sqrt, constant };
 enum class CommBackend { automatic, shm };
+enum class CommCheck { calls, shapes, all };
 
 struct RunConfig {
   std::filesystem::path dir;  ///< against the working folder; default runs/<name of the config file>
@@ -118,9 +119,23 @@ struct ParallelConfig {
   int64_t virtual_stages = 1;
 };
 
+/// A link that the operations of an axis pretend to go over; see comm/link.h.
+struct LinkConfig {
+  double gb_per_s = 0;    ///< 0: without limit
+  double latency_us = 0;  ///< of each step of the ring
+  std::string hardware;   ///< an accelerator of the catalogue, in place of gb_per_s; empty: none
+};
+
+struct EmulateConfig {
+  LinkConfig data;
+};
+
 struct CommConfig {
   CommBackend backend = CommBackend::automatic;
   double timeout_s = 300;
+  CommCheck check = CommCheck::calls;
+  int64_t flight_recorder = 2000;  ///< operations that are kept; 0: none
+  EmulateConfig emulate;
 };
 
 struct CheckpointConfig {

@@ -111,7 +111,10 @@ std::string shown(const toml::node& node, Kind kind) {
 }
 
 bool is_section(std::string_view key) {
-  return std::any_of(sections().begin(), sections().end(), [&](const Section& section) { return section.name == key; });
+  // [comm.emulate.data] lies in comm.emulate, which has no keys of its own.
+  return std::any_of(sections().begin(), sections().end(), [&](const Section& section) {
+    return section.name == key || section.name.starts_with(fmt::format("{}.", key));
+  });
 }
 
 std::vector<std::string> section_names() {

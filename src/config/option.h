@@ -49,6 +49,11 @@ struct EnumNames<CommBackend> {
   static constexpr std::array<std::string_view, 2> values = {"auto", "shm"};
 };
 
+template <>
+struct EnumNames<CommCheck> {
+  static constexpr std::array<std::string_view, 3> values = {"calls", "shapes", "all"};
+};
+
 /// What an option reads and writes in a Config.
 struct Binding {
   Kind kind = Kind::integer;

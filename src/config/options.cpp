@@ -412,6 +412,24 @@ void add_parallel(std::vector<Option>& table) {
        "pipeline parallelism is not built yet");
 }
 
+void add_link(std::vector<Option>& table, const std::string& axis, LinkConfig EmulateConfig::*link) {
+  const std::string stem = "comm.emulate." + axis + ".";
+  const auto to = [link](auto member) { return at(&Config::comm, &CommConfig::emulate, link, member); };
+  table.push_back(Option(stem + "gb_per_s", to(&LinkConfig::gb_per_s),
+                         "Makes operations of this axis last as long as a link of so many GB/s (1e9 bytes) in each "
+                         "direction of each worker would need, by the ring formulas, beside compute. 0: no limit.")
+                      .at_least(0)
+                      .changeable());
+  table.push_back(Option(stem + "latency_us", to(&LinkConfig::latency_us),
+                         "Microseconds that each step of such a ring takes besides.")
+                      .at_least(0)
+                      .changeable());
+  table.push_back(Option(stem + "hardware", to(&LinkConfig::hardware),
+                         "In place of gb_per_s, an accelerator of `trireme plan --list`: its fast links while "
+                         "the axis fits in their domain, its network beyond. \"\": none.")
+                      .changeable());
+}
+
 void add_running(std::vector<Option>& table) {
   table.push_back(
       Option("comm.backend", at(&Config::comm, &CommConfig::backend),
@@ -429,6 +447,20 @@ void add_running(std::vector<Option>& table) {
           .at_least(1)
           .at_most(86400)
           .changeable());
+  table.push_back(
+      Option("comm.check", at(&Config::comm, &CommConfig::check),
+             "What workers compare when they exchange tensors. calls: operation, operator, type, counts. "
+             "shapes: also the shapes of the tensors. all: also that nothing that is summed is NaN, so that "
+             "a NaN is told on the worker where it comes from; a loss scale that looks for its limit makes "
+             "some on purpose.")
+          .changeable());
+  table.push_back(Option("comm.flight_recorder", at(&Config::comm, &CommConfig::flight_recorder),
+                         "Operations of each worker that are kept in run.dir/flight, for what is told after a failure "
+                         "and `trireme inspect RUN --flight`; about 128 bytes each. 0: none.")
+                      .at_least(0)
+                      .at_most(1 << 20)
+                      .changeable());
+  add_link(table, "data", &EmulateConfig::data);
   table.push_back(Option("checkpoint.interval", at(&Config::checkpoint, &CheckpointConfig::interval),
                          "Steps between checkpoints; the last step always saves. 0: only the last step.")
                       .at_least(0)
@@ -516,6 +548,7 @@ const std::vector<Section>& sections() {
       {"lr_schedule", "The learning rate over time: warm-up, a plateau, decay."},
       {"parallel", "How the work is divided among workers. The axes multiply to the number of workers (--workers)."},
       {"comm", "Exchange between workers."},
+      {"comm.emulate.data", "A slower link, emulated: what the exchange of the data axis would cost elsewhere."},
       {"checkpoint", "Saving and resuming."},
       {"eval", "Loss on held-out text, and multiple-choice questions."},
       {"metrics", "What is written while training."},

@@ -49,6 +49,15 @@ void check_schedule(const Config& config, Checks& checks) {
   }
 }
 
+void check_links(const Config& config, Checks& checks) {
+  const LinkConfig& data = config.comm.emulate.data;
+  checks.require(data.hardware.empty() || data.gb_per_s == 0,
+                 {"comm.emulate.data.hardware", "comm.emulate.data.gb_per_s"},
+                 "comm.emulate.data.hardware = \"{}\" and comm.emulate.data.gb_per_s = {} both give a bandwidth; leave "
+                 "one out",
+                 data.hardware, data.gb_per_s);
+}
+
 void check_batch(const Config& config, Checks& checks) {
   const int64_t micro = config.train.micro_batch_size, global = config.train.global_batch_size;
   checks.require(global == -1 || global % micro == 0, {"train.micro_batch_size", "train.global_batch_size"},
@@ -181,6 +190,7 @@ std::vector<std::string> cross_check(const Config& config, const std::set<std::s
                  "train.stop_after = {} is after the last step, train.steps = {}; 0 to {} work",
                  config.train.stop_after, config.train.steps, config.train.steps);
   check_batch(config, checks);
+  check_links(config, checks);
   check_numbers(config, checks);
   check_schedule(config, checks);
   checks.require(

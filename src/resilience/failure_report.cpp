@@ -59,6 +59,11 @@ std::string failure_report(const ReportInput& input) {
         fmt::format("{}rank {} {}", others.empty() ? "" : "; ", input.first_rank + failure.local_rank, failure.what);
   }
   if (!others.empty()) text += fmt::format("  after it: {}\n", others);
+  if (!input.behind.empty()) text += "  exchange between the workers:\n" + input.behind;
+  if (!input.flight.empty()) {
+    text += fmt::format("  their last operations: trireme inspect {} --flight, and {}\n", input.run_dir.string(),
+                        input.flight);
+  }
   text += "  All workers of this machine have ended";
   if (input.has_checkpoints) text += "; " + how_to_resume(input.run_dir);
   return text + ".";

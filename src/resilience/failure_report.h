@@ -23,7 +23,9 @@ struct ReportInput {
   int first_rank = 0;
   std::span<const Failure> failures;  ///< not empty
   std::span<const Bystander> bystanders;
-  std::string tail;  ///< last lines of the culprit's log, indented; may be empty
+  std::string tail;    ///< last lines of the culprit's log, indented; may be empty
+  std::string flight;  ///< path of a dump of the flight recorders; empty: none
+  std::string behind;  ///< lines that say which rank is behind at which operation; may be empty
 };
 
 /// Bad input and plans that do not fit: the worker's own words, once, since every worker says the same. Else: rank,

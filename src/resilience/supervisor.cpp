@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/machine.h"
+#include "comm/flight_log.h"
 #include "resilience/cpu_share.h"
 #include "resilience/failure.h"
 #include "resilience/failure_report.h"
@@ -44,7 +45,7 @@ class SignalEvents {
   SignalEvents() {
     sigset_t set;
     sigemptyset(&set);
-    for (const int signal : {SIGCHLD, SIGCONT, SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+    for (const int signal : {SIGCHLD, SIGCONT, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP}) {
       // Under nohup SIGHUP is ignored, and stays so; a blocked signal would be queued for us all the same.
       struct sigaction action {};
       sigaction(signal, nullptr, &action);
@@ -96,6 +97,11 @@ struct Worker {
   int64_t log_begin = 0;  ///< where this run's part of the log begins
 };
 
+/// What the user can mend is the run's fault, not a worker's.
+bool is_bad_input(const Failure& failure) {
+  return failure.code == ExitCode::bad_input || failure.code == ExitCode::does_not_fit;
+}
+
 class Supervisor {
  public:
   explicit Supervisor(const SupervisorOptions& options)
@@ -144,6 +150,7 @@ class Supervisor {
 
   void open_logs() {
     make_directories(options_.run_dir / "logs");
+    comm::remove_flight_logs(flight_folder(), options_.first_rank, options_.local_workers, options_.world_size);
     for (int i = 0; i < options_.local_workers; ++i) {
       Worker worker;
       worker.local_rank = i;
@@ -258,6 +265,12 @@ class Supervisor {
         }
         continue;
       }
+      if (signal == SIGUSR2) {
+        // The workers' records are read where they lie, whatever the workers do.
+        const std::string dump = dump_flight("on request (SIGUSR2)");
+        notice(dump.empty() ? "SIGUSR2: there is no flight recorder to write down" : "flight recorder: " + dump);
+        continue;
+      }
       if (signal == SIGINT) {
         if (first_interrupt_ && now - *first_interrupt_ > kSameSignal) killed_by_user_ = true;
         if (!first_interrupt_) {
@@ -266,6 +279,17 @@ class Supervisor {
         }
       }
       signal_running(signal);
+    }
+  }
+
+  std::filesystem::path flight_folder() const { return options_.run_dir / "flight"; }
+
+  /// The path of a file with what all workers of the run did last; empty when there is no recorder.
+  std::string dump_flight(const std::string& why) const {
+    try {
+      return comm::dump_flight(flight_folder(), why).string();
+    } catch (const Error&) {
+      return "";  // one worker, or comm.flight_recorder = 0
     }
   }
 
@@ -402,6 +426,12 @@ class Supervisor {
         bystanders.push_back({rank_of(worker), worker.pid, page_.read(worker.local_rank)});
       }
     }
+    // Before the others are ended: what they do then would cover what they did last.
+    std::string flight, behind;
+    if (const Failure& seen = root_cause(failures_); !is_bad_input(seen)) {
+      flight = dump_flight(fmt::format("rank {} {}", options_.first_rank + seen.local_rank, seen.what));
+      if (!flight.empty()) behind = comm::flight_summary(comm::read_flight_logs(flight_folder()), "    ");
+    }
     end_workers(options_.end_patience);
     const Failure& cause = root_cause(failures_);
     const std::string report = failure_report({.run_dir = options_.run_dir,
@@ -409,11 +439,12 @@ class Supervisor {
                                                .first_rank = options_.first_rank,
                                                .failures = failures_,
                                                .bystanders = bystanders,
-                                               .tail = tails_[static_cast<size_t>(&cause - failures_.data())]});
+                                               .tail = tails_[static_cast<size_t>(&cause - failures_.data())],
+                                               .flight = flight,
+                                               .behind = behind});
     terminal_.finish(1000);
     notices_.finish(1000);
-    const bool keeps_code = cause.code == ExitCode::bad_input || cause.code == ExitCode::does_not_fit;
-    return {keeps_code ? cause.code : ExitCode::worker_failed, report};
+    return {is_bad_input(cause) ? cause.code : ExitCode::worker_failed, report};
   }
 
   SupervisorResult end_by_user() {

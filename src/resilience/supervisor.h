@@ -45,7 +45,8 @@ struct SupervisorResult {
 
 /// Runs the workers to their end. Call it on the main thread, from a process that has started no threads that take
 /// signals: while it runs, SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on to the workers (SIGHUP means that
-/// the terminal is gone), and a second SIGINT kills them. Rank 0's output is shown on stdout. Throws
+/// the terminal is gone), and a second SIGINT kills them. SIGUSR2 writes down what the workers did last
+/// (RUN/flight/dump-TIME.json), as a failure does. Rank 0's output is shown on stdout. Throws
 /// InputError when the log folder cannot be written, InternalError when a process cannot be started.
 SupervisorResult supervise(const SupervisorOptions& options);
 

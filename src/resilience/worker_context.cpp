@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/machine.h"
+#include "comm/flight_log.h"
 
 namespace trireme::resilience {
 namespace {
@@ -100,6 +101,14 @@ void install_stop_handlers() {
     if (signal == SIGHUP && before.sa_handler == SIG_IGN) continue;
     sigaction(signal, &action, nullptr);
   }
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  struct sigaction dump {};
+  dump.sa_handler = [](int) { comm::request_flight_dump(); };
+  sigemptyset(&dump.sa_mask);
+  dump.sa_flags = SA_RESTART;
+  sigaction(SIGUSR2, &dump, nullptr);
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGUSR2);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 

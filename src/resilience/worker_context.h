@@ -38,7 +38,7 @@ WorkerContext make_worker_context(comm::LaunchEnvironment environment);
 
 /// From now on SIGTERM, SIGINT, SIGUSR1 and SIGHUP (unless nohup has it ignored) only set the flag that stop_reason
 /// reads. The launcher starts workers with these signals blocked, so that one that comes before this call is not lost
-/// and does not kill; the call unblocks them.
+/// and does not kill; the call unblocks them. SIGUSR2 asks for a dump of the flight recorder (comm/flight_log.h).
 void install_stop_handlers();
 
 /// The first reason to stop, or none. Costs one stat(2); call it once a step.

@@ -47,7 +47,8 @@ struct ChildPlan {
     if (getppid() != parent) _exit(127);
     struct sigaction by_default {};
     by_default.sa_handler = SIG_DFL;
-    for (const int signal : {SIGPIPE, SIGCHLD, SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &by_default, nullptr);
+    for (const int signal : {SIGPIPE, SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGUSR2})
+      sigaction(signal, &by_default, nullptr);
     sigprocmask(SIG_SETMASK, &mask, nullptr);
     if (dup2(null_input, STDIN_FILENO) < 0) return "dup2(stdin)";
     if (dup2(output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0) return "dup2(output)";
@@ -111,7 +112,7 @@ pid_t start_worker(const WorkerCommand& command) {
                  .parent = getpid(),
                  .mask = {}};
   sigemptyset(&plan.mask);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) sigaddset(&plan.mask, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP}) sigaddset(&plan.mask, signal);
 
   // The child must not run a handler of ours: with everything blocked over the fork, a signal waits for its new mask.
   sigset_t all;

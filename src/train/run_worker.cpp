@@ -323,8 +323,7 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
 
   std::shared_ptr<comm::Communicator> world;
   try {
-    world = connect_world(context, std::string(config::name_of(config.comm.backend)),
-                          std::chrono::milliseconds(static_cast<int64_t>(config.comm.timeout_s * 1000)));
+    world = connect_world(context, config.comm, config.run.dir, config.parallel.data);
   } catch (const comm::Cancelled& cancelled) {
     log::warning("{}", cancelled.what());
     return ExitCode::stopped;
@@ -342,7 +341,7 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
       prepare_on_first_use(config, [](const std::string& text) { log::info("{}", text); });
     });
     comm::MeshSizes sizes;
-    sizes.data = config.parallel.data;
+    sizes.replicate = config.parallel.data;
     session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
     return Run(*session, context).train();
   } catch (const std::exception& any) {

@@ -158,21 +158,46 @@ TEST(Communicator, MessagesBetweenRanks) {
 TEST(Mesh, HasACommunicatorForEveryAxis) {
   on_ranks(2, [](Communicator& world) {
     const auto shared = std::make_shared<Communicator>(world.group());
-    const Mesh mesh(shared, MeshSizes{.data = 2});
+    const Mesh mesh(shared, MeshSizes{.replicate = 2});
     EXPECT_EQ(mesh.data().all_reduce_scalar(int64_t{1}), 2);
+    EXPECT_EQ(mesh.axis("replicate").all_reduce_scalar(int64_t{1}), 2);
     EXPECT_EQ(mesh.axis("tensor").all_reduce_scalar(int64_t{1}), 1);
     EXPECT_EQ(mesh.data().axis(), "data");
-    const Mesh again(shared, MeshSizes{.data = 2});
+    const Mesh again(shared, MeshSizes{.replicate = 2});
     EXPECT_EQ(again.data().all_reduce_scalar(int64_t{1}), 2) << "a second mesh of the same ranks";
     EXPECT_THROW(mesh.axis("tensors"), InputError);
-    EXPECT_THROW(Mesh(shared, MeshSizes{.data = 1}), InputError);
-    EXPECT_THROW(Mesh(shared, MeshSizes{.data = 3}), InputError);
+    EXPECT_THROW(Mesh(shared, MeshSizes{}), InputError);
+    EXPECT_THROW(Mesh(shared, MeshSizes{.replicate = 3}), InputError);
+    EXPECT_THROW(Mesh(shared, MeshSizes{.replicate = 2}, {"tensor", "tensor"}), InputError);
   });
-  try {
-    Mesh(Communicator::solo("world"), MeshSizes{.pipeline = 2, .tensor = 4});
-    FAIL();
-  } catch (const InputError& error) {
-    EXPECT_EQ(error.faults().size(), 2U) << error.what();
+}
+
+// Each axis sums the ranks of its group, which the layout of ranks gives (rank_grid_test.cpp compares that with
+// Megatron-LM's).
+TEST(Mesh, AxesFlattenedAxesAndSlicesOfEightRanks) {
+  for (const char* order : {"default", "megatron"}) {
+    on_ranks(8, [&](Communicator& world) {
+      const auto shared = std::make_shared<Communicator>(world.group());
+      Mesh mesh(shared, MeshSizes{.tensor = 2, .pipeline = 2, .replicate = -1}, named_order(order));
+      const auto expect_sum = [&](Communicator& c, std::vector<std::string> axes) {
+        int64_t expected = 0;
+        for (const int64_t rank : mesh.grid().group_of(world.rank(), axes)) expected += 1 + rank * rank;
+        EXPECT_EQ(c.all_reduce_scalar(1 + world.rank() * world.rank()), expected) << order << " " << c.axis();
+      };
+      EXPECT_EQ(mesh.grid().size("replicate"), 2);
+      for (const std::string axis : {"tensor", "pipeline", "replicate", "shard"}) expect_sum(mesh.axis(axis), {axis});
+      expect_sum(mesh.data(), {"shard", "replicate"});
+      const std::vector<std::string> model = {"tensor", "pipeline"};
+      expect_sum(mesh.flatten(model, "model"), model);
+      expect_sum(mesh.axis("model"), model);
+      EXPECT_THROW(mesh.flatten(model, "model"), InputError);
+      const Mesh stage = mesh.slice(std::vector<std::string>{"tensor", "replicate"}, "stage");
+      EXPECT_EQ(stage.size(), 4);
+      expect_sum(stage.world(), {"tensor", "replicate"});
+      expect_sum(stage.axis("tensor"), {"tensor"});
+      EXPECT_EQ(stage.coordinate("replicate"), mesh.coordinate("replicate"));
+      EXPECT_EQ(stage.axis("pipeline").size(), 1);
+    });
   }
 }
 
@@ -278,9 +303,9 @@ TEST_P(Communicators, BackendAdapter) {
       EXPECT_TRUE(in[0].equal(input_of((me + n - 1) % n, count, at::kFloat))) << "send, recv";
     }
     std::vector<at::Tensor> t = {at::ones({2})};
-    c10d::AllreduceOptions average;
-    average.reduceOp = c10d::ReduceOp::AVG;
-    EXPECT_THROW(backend->allreduce(t, average), InputError);
+    c10d::AllreduceOptions product;
+    product.reduceOp = c10d::ReduceOp::PRODUCT;
+    EXPECT_THROW(backend->allreduce(t, product), InputError);
     std::vector<at::Tensor> two = {at::ones({2}), at::ones({2})};
     EXPECT_THROW(backend->allreduce(two), InputError);
   });
@@ -315,8 +340,11 @@ TEST(Bench, MeasuresEveryCollectiveAndPrintsATable) {
     options.factor = 64;
     options.seconds_per_size = 0.001;
     const auto results = bench_collectives(c, options);
-    EXPECT_EQ(results.size(), 5U * 2U);
-    for (const BenchResult& r : results) EXPECT_GT(r.microseconds, 0) << r.collective;
+    EXPECT_EQ(results.size(), 12U * 2U);  // nine operations, three of them also in place
+    for (const BenchResult& r : results) {
+      EXPECT_GT(r.microseconds, 0) << r.collective;
+      EXPECT_EQ(r.wrong, 0) << r.collective << ", " << r.bytes << " bytes";
+    }
     const std::string table = format_bench(results, c, options);
     if (c.rank() == 0) std::printf("%s", table.c_str());
     EXPECT_NE(table.find("busbw"), std::string::npos);

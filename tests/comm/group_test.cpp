@@ -195,27 +195,64 @@ TEST_P(Collectives, AsynchronousCallsMayBeWaitedForInAnyOrder) {
   }));
 }
 
-// A call ends for a rank that waits once its peers have posted, even while they compute.
-TEST(Group, DirectReduceDoesNotNeedThePeersHelp) {
-  std::atomic<bool> finished{false};
-  expect_no_errors(run_ranks(
-      2,
-      [&](const std::shared_ptr<Group>& group) {
-        const int64_t count = 1 << 20;
-        std::byte* data = group->shared_alloc("data", 2 * count * 4) + group->rank() * count * 4;
-        fill(DType::f32, data, count, [&](int64_t i) { return value_of(group->rank(), i); });
-        const auto work = group->post(make_call(Kind::all_reduce, DType::f32, count, data, data));
-        if (group->rank() == 0) {
-          group->wait(*work);
-          finished = true;
-        } else {
-          while (!finished)
-            std::this_thread::yield();  // "computes" until rank 0 has the result; a hang here is the failure
-          group->wait(*work);
-        }
-      },
-      std::chrono::seconds(20)));
-  EXPECT_TRUE(finished);
+// A call ends for a rank that waits once its peers have posted, even while they compute: what training under
+// communication rests on. A hang here is the failure.
+TEST(Group, WhatLiesInTheArenaDoesNotNeedThePeersHelp) {
+  for (const Kind kind : {Kind::all_reduce, Kind::reduce, Kind::all_gather, Kind::gather, Kind::reduce_scatter,
+                          Kind::scatter, Kind::broadcast, Kind::all_to_all}) {
+    for (const bool in_place : {true, false}) {
+      std::atomic<bool> finished{false};
+      expect_no_errors(run_ranks(
+          2,
+          [&](const std::shared_ptr<Group>& group) {
+            const int64_t count = 100'003, me = group->rank();
+            Buffers b(*group, true, count * 4);
+            for (std::byte* small : {b.in, b.out})
+              fill(DType::f32, small, count, [&](int64_t i) { return value_of(me, i); });
+            for (std::byte* wide : {b.wide_in, b.wide_out})
+              fill(DType::f32, wide, 2 * count, [&](int64_t i) { return value_of(me, i); });
+            std::byte* own = (joins_output(kind) ? b.wide_out : b.wide_in) + me * count * 4;
+            const bool in_place_blocks = in_place && (kind == Kind::all_gather || kind == Kind::reduce_scatter);
+            const bool whole =
+                kind == Kind::reduce || kind == Kind::broadcast || (kind == Kind::all_reduce && in_place);
+            const void* input = whole ? nullptr : splits_input(kind) ? b.wide_in : in_place_blocks ? own : b.in;
+            std::byte* output = joins_output(kind) ? b.wide_out : in_place_blocks ? own : b.out;
+            const auto work = group->post(make_call(kind, DType::f32, count, input, output, 0));
+            if (me == 0) {
+              group->wait(*work);
+              finished = true;
+            } else {
+              while (!finished) std::this_thread::yield();  // "computes" until rank 0 has the result
+              group->wait(*work);
+            }
+            const auto expected = [&](int64_t i) {
+              switch (kind) {
+                case Kind::all_reduce:
+                  return reduced(ReduceOp::sum, 2, i);
+                case Kind::reduce:
+                  return me == 0 ? reduced(ReduceOp::sum, 2, i) : value_of(me, i);
+                case Kind::reduce_scatter:
+                  return reduced(ReduceOp::sum, 2, me * count + i);
+                case Kind::scatter:
+                  return value_of(0, me * count + i);
+                case Kind::broadcast:
+                  return value_of(0, i);
+                case Kind::all_to_all:
+                  return value_of(i / count, me * count + i % count);
+                case Kind::all_gather:
+                  // In place, a block was filled as a part of the wide buffer.
+                  return value_of(i / count, in_place_blocks ? i : i % count);
+                default:
+                  return me == 0 ? value_of(i / count, i % count) : value_of(me, i);
+              }
+            };
+            EXPECT_EQ(first_difference(DType::f32, output, joins_output(kind) ? 2 * count : count, expected), -1)
+                << name_of(kind) << " rank " << me << (in_place ? " in place" : "");
+          },
+          std::chrono::seconds(20)));
+      EXPECT_TRUE(finished) << name_of(kind);
+    }
+  }
 }
 
 TEST(Group, SameLayoutGivesTheSameBits) {
@@ -426,6 +463,33 @@ TEST(Group, DeadlineNamesTheLateRankAndWhereItIs) {
     own += error.find("because another rank failed") == std::string::npos;
   }
   EXPECT_GE(own, 1);
+}
+
+// Long before the deadline, and once for each wait.
+TEST(Group, ALongWaitIsToldBeforeItsDeadline) {
+  ::testing::internal::CaptureStderr();
+  std::atomic<bool> over{false};
+  const auto errors = run_ranks(
+      2,
+      [&](const std::shared_ptr<Group>& group) {
+        if (group->rank() == 1) {
+          while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          return;
+        }
+        try {
+          group->run(make_call(Kind::barrier, DType::u8, 0, nullptr, nullptr));
+        } catch (...) {
+          over = true;
+          throw;
+        }
+      },
+      std::chrono::milliseconds(3000));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const size_t told = log.find("s for barrier #1 on axis data, until 3.0 s at most: rank 1 (pid");
+  EXPECT_NE(told, std::string::npos) << log;
+  EXPECT_NE(log.find("it is alive, but late", told), std::string::npos) << log;
+  EXPECT_EQ(log.find(" has waited ", told), std::string::npos) << "told twice: " << log;
+  EXPECT_NE(errors[0].find("its deadline of 3.0 s is over"), std::string::npos) << errors[0];
 }
 
 TEST(Group, FlightRecordHoldsTheLast64Calls) {

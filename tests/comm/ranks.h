@@ -16,7 +16,8 @@ namespace trireme::comm::testing {
 /// Runs `body(group)` on `ranks` threads. Returns what each threw ("" for nothing); a rank that throws does not abort
 /// the others, unless the body does.
 inline std::vector<std::string> run_ranks(int64_t ranks, const std::function<void(const std::shared_ptr<Group>&)>& body,
-                                          std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+                                          std::chrono::milliseconds timeout,
+                                          const std::shared_ptr<const GroupSettings>& settings) {
   const auto arena = Arena::create(ranks, int64_t{4} << 30);
   std::vector<std::string> errors(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
@@ -27,6 +28,7 @@ inline std::vector<std::string> run_ranks(int64_t ranks, const std::function<voi
         options.axis = "data";
         options.rank = r;
         options.timeout = timeout;
+        options.settings = settings;
         body(std::make_shared<Group>(arena, options));
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(r)] = error.what();
@@ -37,8 +39,16 @@ inline std::vector<std::string> run_ranks(int64_t ranks, const std::function<voi
   return errors;
 }
 
+inline std::vector<std::string> run_ranks(int64_t ranks, const std::function<void(const std::shared_ptr<Group>&)>& body,
+                                          std::chrono::milliseconds timeout = std::chrono::seconds(60),
+                                          CheckLevel check = CheckLevel::calls) {
+  const auto settings = std::make_shared<GroupSettings>();
+  settings->check = check;
+  return run_ranks(ranks, body, timeout, settings);
+}
+
 inline Call make_call(Kind kind, DType dtype, int64_t count, const void* input, void* output, int64_t root = 0,
-                      ReduceOp op = ReduceOp::sum) {
+                      Reduction reduction = {}) {
   Call call;
   call.kind = kind;
   call.dtype = dtype;
@@ -46,7 +56,7 @@ inline Call make_call(Kind kind, DType dtype, int64_t count, const void* input, 
   call.input = input;
   call.output = output;
   call.root = root;
-  call.op = op;
+  call.reduction = reduction;
   return call;
 }
 

@@ -149,9 +149,9 @@ class Run:
         return json.loads((self.checkpoints()[-1] / "index.json").read_text())["state"]
 
     def content(self):
-        """Every file with a hash of its bytes, but for what a refused run may touch: the lock and the logs."""
+        """Every file with a hash of its bytes, but for what a refused run may touch: the lock, the logs and the flight recorders."""
         return {str(path.relative_to(self.folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.folder.rglob("*"))
-                if path.is_file() and path.name != ".lock" and path.parent.name != "logs"}
+                if path.is_file() and path.name != ".lock" and path.parent.name not in ("logs", "flight")}
 
 
 class EndToEnd(unittest.TestCase):

@@ -231,11 +231,18 @@ TEST(FailureReport, CountsRanksOfThisNode) {
   Failure f = failure(1, FailureKind::own, 1ns);
   f.pid = 123;
   f.what = "fell";
-  const std::string text = failure_report(
-      {.run_dir = "runs/a", .first_rank = 4, .failures = std::span(&f, 1), .bystanders = {}, .tail = "    | x\n"});
+  const std::string text = failure_report({.run_dir = "runs/a",
+                                           .first_rank = 4,
+                                           .failures = std::span(&f, 1),
+                                           .bystanders = {},
+                                           .tail = "    | x\n",
+                                           .flight = "runs/a/flight/dump-x.json",
+                                           .behind = "    axis data: rank 5 is behind\n"});
   EXPECT_THAT(text, HasSubstr("rank 5 (pid 123 on "));
   EXPECT_THAT(text, HasSubstr("before its first step was finished, starting"));
   EXPECT_THAT(text, HasSubstr("runs/a/logs/rank-00005.log:\n    | x\n"));
+  EXPECT_THAT(text, HasSubstr("  exchange between the workers:\n    axis data: rank 5 is behind\n"));
+  EXPECT_THAT(text, HasSubstr("trireme inspect runs/a --flight, and runs/a/flight/dump-x.json\n"));
 }
 
 TEST(LogTail, LastLinesOfThisLife) {

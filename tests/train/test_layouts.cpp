@@ -111,7 +111,7 @@ int run_as_worker(char** argv) {
   const auto world = comm::connect(environment, options);
   const int64_t accumulation = config::resolve_world(config, environment.world_size);
   comm::MeshSizes sizes;
-  sizes.data = config.parallel.data;
+  sizes.replicate = config.parallel.data;
   const auto session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
   session->data_parallel->initialize(static_cast<uint64_t>(config.run.seed));
   start_loader(*session, {});
