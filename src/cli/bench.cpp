@@ -153,13 +153,15 @@ CLI::Validator is_duration() {
 
 void add_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand(
-      "bench", "Measure this machine: matrix products, operations, a step, collectives, the data loader");
+      "bench",
+      "Measure this machine: matrix products, operations, a step and its memory, collectives, the data loader");
   bench->require_subcommand(1);
   add_matmul(*bench);
   add_loader(*bench);
   add_bench_collectives(*bench);
   add_bench_ops(*bench);
   add_bench_step(*bench);
+  add_bench_memory(*bench);
 }
 
 }  // namespace trireme::cli

@@ -10,6 +10,7 @@ class App;
 namespace trireme::cli {
 
 void add_bench_collectives(CLI::App& bench);
+void add_bench_memory(CLI::App& bench);
 void add_bench_ops(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 

@@ -46,19 +46,25 @@ KeptBytes kept_activations(const ModelShape& shape, const KeptOptions& options) 
     block += tensor.elements * options.types.element + tensor.statistics * options.types.compute;
   }
   const int64_t border = shape.hidden * options.types.element;  // between blocks
-  // The final norm's input and statistics.
+  // The final norm's input and statistics, which its backward frees.
   const int64_t last = border + (shape.is_gpt() ? 2 : 1) * options.types.compute;
+  // At the activation of a feed-forward layer: its own gradients, and that of the residual stream beside it. The down
+  // projection has freed its input.
+  const int64_t inner = shape.ffn * options.types.element, halves = shape.is_gpt() ? 1 : 2;
+  const int64_t freed = options.recompute == Recompute::selective ? 0 : inner;
   KeptBytes kept;
+  kept.workspace = options.tokens * (border + (1 + halves) * inner);
   if (options.recompute != Recompute::full) {
-    kept.after_forward = kept.peak = options.tokens * (block * shape.layers + last);
+    kept.after_forward = options.tokens * (block * shape.layers + last);
+    kept.in_backward = options.tokens * (block * shape.layers - freed);
     return kept;
   }
   const int64_t groups = (shape.layers + options.group - 1) / options.group;
   const int64_t inputs = options.offload ? 0 : groups;
   kept.after_forward = options.tokens * (border * inputs + last);
-  // A group's own input stands among `inputs` and among what its first block keeps.
+  // A group's own input stands among `inputs` and among what its first block keeps; its output is there as well.
   const int64_t whole = std::min(options.group, shape.layers);
-  kept.peak = options.tokens * (border * std::max<int64_t>(inputs - 1, 0) + last + block * whole);
+  kept.in_backward = options.tokens * (border * std::max<int64_t>(inputs - 1, 0) + block * whole + border - freed);
   return kept;
 }
 

@@ -44,9 +44,11 @@ struct KeptOptions {
   bool offload = false;  ///< with full: the inputs of groups wait elsewhere
 };
 
+/// Two moments, one of which is the step's fullest: the loss holds its logits in the first.
 struct KeptBytes {
   int64_t after_forward = 0;  ///< when backward begins
-  int64_t peak = 0;           ///< in backward, with what full recomputation makes again of one group
+  int64_t in_backward = 0;    ///< of the last block's activation, with what full recomputation has made again
+  int64_t workspace = 0;      ///< gradients of activations at that moment
 };
 /// Between the embedding and the loss, for one micro-batch.
 KeptBytes kept_activations(const ModelShape& shape, const KeptOptions& options);

@@ -42,13 +42,17 @@ describe::KeptOptions::Recompute kind_of(config::Recompute recompute) {
   return Kind::none;
 }
 
-std::string what_is_kept(const describe::ModelShape& shape, const MemoryOptions& options, int64_t group) {
+std::string what_is_kept(const describe::ModelShape& shape, const MemoryOptions& options, int64_t group,
+                         bool backward) {
   if (options.recompute != config::Recompute::full) return "what all blocks keep for backward";
-  const std::string whole =
-      group == 1 ? "one block whole" : fmt::format("{} blocks whole", std::min(group, shape.layers));
-  if (options.offload) return whole + "; the inputs of the others wait elsewhere";
-  return fmt::format("the inputs of {}, and {}", group == 1 ? "all blocks" : fmt::format("every {} blocks", group),
-                     whole);
+  std::string inputs = "the inputs of all blocks";
+  if (options.offload)
+    inputs = "the inputs of blocks wait elsewhere";
+  else if (group > 1)
+    inputs = fmt::format("the inputs of every {} blocks", group);
+  if (!backward) return inputs;
+  return fmt::format("{}, and {} whole", inputs,
+                     group == 1 ? "one block" : fmt::format("{} blocks", std::min(group, shape.layers)));
 }
 
 }  // namespace
@@ -68,22 +72,6 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   per_parameter("moments", 2 * sizes.compute);
   if (options.ema) per_parameter("moving average", sizes.compute);
 
-  const int64_t group = describe::recompute_group(shape.layers, options.recompute_blocks);
-  if (is_lower_bound(shape)) {
-    const int64_t inputs = options.offload ? 2 : shape.layers + 1;
-    items.push_back(
-        {"activations", tokens * inputs * shape.hidden * sizes.weight,
-         fmt::format("the inputs of all blocks; what {} keeps inside them is not known", shape.architecture)});
-  } else {
-    const describe::KeptBytes kept = describe::kept_activations(shape, {.tokens = tokens,
-                                                                        .seq_len = options.seq_len,
-                                                                        .types = {sizes.weight, sizes.compute},
-                                                                        .recompute = kind_of(options.recompute),
-                                                                        .group = group,
-                                                                        .offload = options.offload});
-    items.push_back({"activations", kept.peak, what_is_kept(shape, options, group)});
-  }
-
   if (shape.sliding_window > 0 && shape.sliding_window < options.seq_len)
     items.push_back({"window mask", options.seq_len * options.seq_len * sizes.weight, "sequence x sequence, once"});
 
@@ -92,8 +80,28 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   const int64_t row = shape.vocab * sizes.weight;
   const int64_t rows = describe::loss_rows_per_chunk(tokens, shape.vocab, sizes.weight);
   const int64_t product = options.precision == config::Precision::fp16 ? shape.vocab * shape.hidden * sizes.weight : 0;
+  const MemoryItem loss{"loss", rows * row + tokens * shape.hidden * sizes.weight + product,
+                        fmt::format("logits of {} rows", rows)};
+  if (is_lower_bound(shape)) {
+    const int64_t inputs = options.offload ? 2 : shape.layers + 1;
+    items.push_back(
+        {"activations", tokens * inputs * shape.hidden * sizes.weight,
+         fmt::format("the inputs of all blocks; what {} keeps inside them is not known", shape.architecture)});
+    items.push_back(loss);
+    return items;
+  }
+  const int64_t group = describe::recompute_group(shape.layers, options.recompute_blocks);
+  const describe::KeptBytes kept = describe::kept_activations(shape, {.tokens = tokens,
+                                                                      .seq_len = options.seq_len,
+                                                                      .types = {sizes.weight, sizes.compute},
+                                                                      .recompute = kind_of(options.recompute),
+                                                                      .group = group,
+                                                                      .offload = options.offload});
+  // The fuller of the two moments.
+  const bool backward = kept.in_backward + kept.workspace > kept.after_forward + loss.bytes;
   items.push_back(
-      {"loss", rows * row + tokens * shape.hidden * sizes.weight + product, fmt::format("logits of {} rows", rows)});
+      {"activations", backward ? kept.in_backward : kept.after_forward, what_is_kept(shape, options, group, backward)});
+  items.push_back(backward ? MemoryItem{"workspace", kept.workspace, "gradients of activations in a block"} : loss);
   return items;
 }
 

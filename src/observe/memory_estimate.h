@@ -32,8 +32,9 @@ struct MemoryOptions {
   bool ema = false;      ///< a moving average of the weights is kept
 };
 
-/// Purposes: weights, master weights (bf16 and fp16), gradients, moments, moving average, activations, loss (logits of
-/// a chunk and the gradients that the fused loss keeps). For one worker that holds all parameters.
+/// At the step's fullest moment. Purposes: weights, master weights (bf16 and fp16), gradients, moments, moving average,
+/// activations, and what is there with them: loss (logits of a chunk and the gradients that the fused loss keeps) or
+/// workspace (gradients of activations in backward). For one worker that holds all parameters.
 std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const MemoryOptions& options);
 
 /// What the blocks of an architecture that a program adds keep for backward is not known: the estimate has their inputs

@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "data/shard.h"
-#include "memory/caching_allocator.h"
 #include "memory/process_memory.h"
 #include "observe/matmul_rate.h"
 #include "train/session.h"
@@ -104,9 +103,11 @@ StepBench bench_step(config::Config config, const StepBenchOptions& options) {
   bench.flops_per_token = describe::model_flops_per_token(config.model, config.train.seq_len);
   bench.matmul_flops_per_second =
       observe::measure_matmul_rate(activation_type(config.train.precision)).flops_per_second;
+  memory::release_cached();  // as a run does
 
   const auto one = [&] { return step(*session, [] { return false; }); };
   for (int64_t i = 0; i < options.warmup_steps; ++i) one();
+  memory::reset_peak();
   const int64_t faults = page_faults(), calls = memory::allocator_statistics().system_calls;
   for (int64_t i = 0; i < options.steps; ++i) {
     const auto begin = std::chrono::steady_clock::now();
@@ -114,7 +115,9 @@ StepBench bench_step(config::Config config, const StepBenchOptions& options) {
     bench.step_s.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     bench.tokens = result.tokens;
     bench.loss = result.loss;
+    bench.kept_activation_bytes = result.kept_activation_bytes;
   }
+  bench.tensors = memory::allocator_statistics();
   const auto steps = static_cast<double>(options.steps);
   bench.page_faults = static_cast<double>(page_faults() - faults) / steps;
   bench.system_allocations = static_cast<double>(memory::allocator_statistics().system_calls - calls) / steps;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "memory/caching_allocator.h"
 
 namespace trireme::train {
 
@@ -24,7 +25,9 @@ struct StepBench {
   double page_faults = 0,
          system_allocations = 0;  ///< a step; minor and major faults, and calls for memory of the system
   int64_t peak_resident_bytes = 0;
-  double loss = 0;  ///< of the last step
+  memory::AllocatorStatistics tensors;  ///< at the end; the peak is that of the measured steps
+  int64_t kept_activation_bytes = 0;    ///< by the forward pass of a micro-batch
+  double loss = 0;                      ///< of the last step
 
   double median_s() const;
   double p95_s() const;

@@ -50,6 +50,30 @@ class BenchTest(EndToEnd):
         self.assertEqual(told["system_allocations_per_step"], 0)
         self.assertFalse(measured.folder.exists())
 
+    def test_memory_is_what_was_foretold(self):
+        size = {"model.layers": 9, "model.hidden": 128, "model.heads": 4, "model.kv_heads": 2, "model.ffn": 512, "model.vocab": 2000,
+                "model.max_seq_len": 256, "train.seq_len": 256, "train.micro_batch_size": 8, "train.global_batch_size": 16}
+        rows = {"plain": {}, "selective": {"train.recompute": "selective"}, "full": {"train.recompute": "full"},
+                "three together": {"train.recompute": "full", "train.recompute_blocks": 3},
+                "fp32": {"train.precision": "fp32"}, "average": {"train.ema_decay": 0.99, "model.qk_norm": "true"},
+                "gpt": {"model.architecture": "gpt", "model.kv_heads": 4}}
+        kept = {}
+        for name, changed in rows.items():
+            with self.subTest(name):
+                overrides = [word for key, value in {**size, "data.generator": "", "data.path": self.scratch / "nothing", **changed}.items()
+                             for word in ("--set", f"{key}={value}")]
+                told = self.told("memory", CONFIG, "--steps", "2", *overrides)
+                foretold, at_peak = told["foretold"], told["at_peak"]
+                for purpose in ("weights", "master weights", "gradients", "moments", "moving average"):
+                    # Each parameter begins on a cache line of its own.
+                    self.assertAlmostEqual(at_peak.get(purpose, 0), foretold.get(purpose, 0), delta=0.002 * foretold.get(purpose, 0), msg=purpose)
+                self.assertAlmostEqual(sum(at_peak.values()), sum(foretold.values()), delta=0.03 * sum(foretold.values()), msg=f"{told}")
+                self.assertEqual(told["system_allocations_per_step"], 0)
+                kept[name] = told["kept_for_backward"]
+                if changed.get("train.recompute") != "full":
+                    self.assertAlmostEqual(kept[name], foretold["activations"], delta=0.01 * foretold["activations"])
+        self.assertLess(kept["three together"], 0.5 * kept["full"])
+
     def test_random_tokens_where_there_is_no_data(self):
         told = self.told("step", CONFIG, "--steps", "4", "--set", f"data.path={self.new_folder('none') / 'nothing'}", "--set", "data.generator=",
                          "--set", "model.vocab=70000", "--set", "train.document_mask=true")
@@ -61,7 +85,8 @@ class BenchTest(EndToEnd):
         rows = [(["ops", "--filter", "["], "--filter ["), (["ops", "--filter", "nothing like it", "--sizes", CONFIG], "matches no operation"),
                 (["ops", "--sizes", "30m,huge,nowhere.toml"], "--sizes huge"), (["ops", "--sizes", "30m,huge,nowhere.toml"], "nowhere.toml"),
                 (["step", CONFIG, "--set", "run.device=cuda"], 'run.device = "cuda"'), (["step", CONFIG, "--steps", "0"], "--steps"),
-                (["step", "nowhere.toml"], "nowhere.toml")]
+                (["step", "nowhere.toml"], "nowhere.toml"), (["memory", "nowhere.toml"], "nowhere.toml"),
+                (["memory", CONFIG, "--set", "memory.caching_allocator=false"], "it is the allocator that counts")]
         for words, text in rows:
             with self.subTest(words):
                 self.assert_refused(self.call("bench", *words), text)

@@ -176,8 +176,11 @@ TEST(MemoryEstimate, ByPurpose) {
   const auto fp64 = estimate(config::Precision::fp64, config::Recompute::none);
   EXPECT_EQ(fp64.at("moments"), 16 * n);
   const auto recompute = estimate(config::Precision::bf16, config::Recompute::full);
-  // The input of the block that is made again stands among what it keeps.
-  EXPECT_EQ(recompute.at("activations"), tokens * (2 * 2 * 64 + 4 + 2 * 832 + 4 * 6));
+  // In backward: the input of the first block, the second whole (with its input) but for what the down projection has
+  // freed, and its output; beside them the gradients of the residual stream, of the activation and of its input.
+  EXPECT_EQ(recompute.at("activations"), tokens * (2 * 64 + 2 * 832 + 4 * 6 + 2 * 64 - 2 * 128));
+  EXPECT_EQ(recompute.at("workspace"), tokens * 2 * (64 + 3 * 128));
+  EXPECT_EQ(recompute.count("loss"), 0u);
 }
 
 }  // namespace
