@@ -33,7 +33,7 @@ endif()
 # a program may have a folder config/ or data/ of its own. A header that this list lacks and one of it includes is an error.
 set(TRIREME_PUBLIC_HEADERS
   base/cpu_level.h base/error.h base/file.h base/log.h base/profile.h base/random.h
-  describe/architecture.h describe/divisors.h describe/model_shape.h describe/rope.h
+  describe/architecture.h describe/divisors.h describe/model_shape.h describe/recompute.h describe/rope.h
   config/config.h
   ops/add.h ops/attention.h ops/dispatch.h ops/embedding.h ops/function.h ops/gradient_sink.h ops/kernels.h ops/linear.h
   ops/linear_cross_entropy.h ops/norm.h ops/rotary.h ops/activation.h ops/dropout.h

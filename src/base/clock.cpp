@@ -1,5 +1,6 @@
 #include "base/clock.h"
 
+#include <chrono>
 #include <ctime>
 
 namespace trireme {
@@ -11,6 +12,10 @@ std::string utc_now() {
   char text[32];
   std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
   return text;
+}
+
+int64_t steady_nanoseconds() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace trireme

@@ -2,9 +2,10 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <memory>
 #include <mutex>
+
+#include "base/clock.h"
 
 namespace trireme::profile {
 namespace {
@@ -36,11 +37,6 @@ Buffer& mine() {
     return made;
   }();
   return *buffer;
-}
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
 }
 
 }  // namespace
@@ -113,12 +109,12 @@ uint64_t begin(Kind kind, Phase phase, std::string_view name, const Work& work) 
   event.shape = work.shape;
   event.flops = work.flops;
   event.bytes = work.bytes;
-  event.begin_ns = now_ns();
+  event.begin_ns = steady_nanoseconds();
   return number;
 }
 
 void end(uint64_t number) noexcept {
-  const int64_t now = now_ns();
+  const int64_t now = steady_nanoseconds();
   Buffer& buffer = mine();
   Event event = std::move(buffer.open.back());
   buffer.open.pop_back();

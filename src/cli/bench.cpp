@@ -33,11 +33,6 @@ struct Matmul {
   double seconds = 0.3;
 };
 
-at::ScalarType dtype_of(const std::string& name) {
-  if (name == "bf16") return at::kBFloat16;
-  return name == "fp32" ? at::kFloat : at::kDouble;
-}
-
 void run_matmul(const Matmul& options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
   fmt::print("{}, {} usable cores; C = A B, n x n, {} threads; the best stretch of {} s each\n\n", host_name(),
@@ -112,12 +107,7 @@ void add_matmul(CLI::App& bench) {
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "fp32", "fp64"}))
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; 0: as many as LibTorch takes by itself")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
-  command->add_option("--seconds", options->seconds, "Time for each line of the table")
-      ->check(is_duration())
-      ->capture_default_str();
+  add_threads_and_seconds(*command, options->threads, options->seconds);
   command->footer("Example:\n  trireme bench matmul --dtype bf16 --sizes 1024,2048,4096 --seconds 2");
   command->callback([options] { run_matmul(*options); });
 }
@@ -149,6 +139,21 @@ CLI::Validator is_duration() {
   const CLI::Validator number([](std::string& word) { return word.find("nan") == word.npos ? "" : "not a number"; },
                               "");
   return CLI::Range(0.01, 600.0) & number;
+}
+
+at::ScalarType dtype_of(const std::string& name) {
+  if (name == "bf16") return at::kBFloat16;
+  if (name == "fp16") return at::kHalf;
+  return name == "fp32" ? at::kFloat : at::kDouble;
+}
+
+void add_threads_and_seconds(CLI::App& command, int& threads, double& seconds) {
+  command.add_option("--threads", threads, "Threads; 0: as many as LibTorch takes by itself")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command.add_option("--seconds", seconds, "Time for each line of the table")
+      ->check(is_duration())
+      ->capture_default_str();
 }
 
 void add_bench(CLI::App& app) {

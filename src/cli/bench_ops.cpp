@@ -33,12 +33,6 @@ struct Options {
   bool json = false;
 };
 
-at::ScalarType dtype_of(const std::string& name) {
-  if (name == "bf16") return at::kBFloat16;
-  if (name == "fp16") return at::kHalf;
-  return name == "fp32" ? at::kFloat : at::kDouble;
-}
-
 std::vector<train::OperationSize> sizes_of(const std::vector<std::string>& words) {
   std::vector<train::OperationSize> sizes;
   std::vector<std::string> names, faults;
@@ -153,15 +147,10 @@ void add_bench_ops(CLI::App& bench) {
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "fp16", "fp32", "fp64"}))
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; 0: as many as LibTorch takes by itself")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
-  command->add_option("--seconds", options->seconds, "Time for each line of the table")
-      ->check(is_duration())
-      ->capture_default_str();
+  add_threads_and_seconds(*command, options->threads, options->seconds);
   command->add_flag("--json", options->json, "One JSON object with all lines");
   command->footer(
-      "bench/ops.py runs the same operations beside ATen's (make bench).\n"
+      "`tools/bench.sh ops` times the same operations beside ATen's.\n"
       "Example:\n  trireme bench ops --filter norm --sizes 30m,run.toml --dtype bf16,fp32");
   command->callback([options] { run(*options); });
 }

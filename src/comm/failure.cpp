@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <span>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/host.h"
 #include "base/log.h"
@@ -14,8 +15,6 @@ namespace {
 constexpr int64_t tell_nanoseconds = 5'000'000'000;  // of waiting, before it is told
 
 double seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
-
-int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
@@ -50,7 +49,8 @@ std::string Group::whereabouts(int64_t rank) const {
   return text + fmt::format(", whose last call was {} #{}, {:.1f} s ago",
                             comm::describe(theirs.last_packed.load(std::memory_order_relaxed),
                                            theirs.last_count.load(std::memory_order_relaxed)),
-                            theirs.last_sequence.load(std::memory_order_relaxed), seconds(now() - posted));
+                            theirs.last_sequence.load(std::memory_order_relaxed),
+                            seconds(steady_nanoseconds() - posted));
 }
 
 std::vector<int64_t> Group::missing_ranks(const Operation& operation) const {
@@ -163,7 +163,7 @@ void Group::abort(const std::string& message, bool with_record) noexcept {
 
 // What is under way will not be done any more.
 void Group::record_failure(std::string_view message) {
-  const Nanoseconds time = now();
+  const Nanoseconds time = steady_nanoseconds();
   const auto mark = [&](const std::deque<std::shared_ptr<Operation>>& queue) {
     for (const auto& operation : queue) {
       if (!operation->done) recorder_->finished(operation->record_, time, FlightState::failed);
@@ -183,7 +183,7 @@ std::string Group::flight_record() const {
   // The newest are enough for a log; all of them are in the recorder's file.
   const size_t skipped = records.size() - std::min<size_t>(records.size(), ring_entries);
   std::string text;
-  const Nanoseconds time = now();
+  const Nanoseconds time = steady_nanoseconds();
   for (const FlightRecord& record : std::span(records).subspan(skipped)) {
     text += fmt::format("  {} #{} on axis {}, posted {:.6f} s ago, ", comm::describe(record.packed, record.count),
                         record.sequence, axis_, seconds(time - record.posted));

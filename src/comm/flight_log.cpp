@@ -24,25 +24,6 @@ namespace {
 using nlohmann::json;
 using Memory = FlightRecorder::Memory;
 
-// The record is copied out of the bytes of the file: nobody writes there, so plain loads would do, but the types of the
-// memory are atomics.
-FlightRecord copy(const Memory::Record& from) {
-  FlightRecord record;
-  record.number = from.number.load();
-  record.group = from.group.load();
-  record.state = static_cast<FlightState>(from.state.load());
-  record.packed = from.packed.load();
-  record.sequence = from.sequence.load();
-  record.count = from.count.load();
-  record.bytes = from.bytes.load();
-  record.posted = from.posted.load();
-  record.started = from.started.load();
-  record.finished = from.finished.load();
-  const auto dims = std::clamp<int64_t>(from.dims.load(), 0, flight_dims);
-  for (int64_t d = 0; d < dims; ++d) record.shape.push_back(from.shape[d].load());
-  return record;
-}
-
 std::string clock_time(int64_t nanoseconds_since_1970) {
   const std::time_t seconds = nanoseconds_since_1970 / 1'000'000'000;
   std::tm broken{};
@@ -143,7 +124,7 @@ FlightLog read_flight_log(const std::filesystem::path& file) {
   const int64_t first = std::max<int64_t>(log.recorded - memory.capacity + 1, 0) + 1;
   for (int64_t number = first; number <= log.recorded; ++number) {
     const Memory::Record& record = memory.record[(number - 1) % memory.capacity];
-    if (record.number.load() == number) log.records.push_back(copy(record));
+    if (record.number.load() == number) log.records.push_back(copy_of(record));
   }
   return log;
 }

@@ -1,6 +1,7 @@
 // Private to comm: how a flight recorder lies in its file. All bytes zero is the state before the first record.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -51,5 +52,25 @@ struct FlightRecorder::Memory {
   Group group[max_groups];
   Record record[1];  // [capacity]
 };
+
+/// What is there now. A record that its process is writing may be torn: whoever reads beside it compares the number
+/// before and after.
+inline FlightRecord copy_of(const FlightRecorder::Memory::Record& from) {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  FlightRecord record;
+  record.number = from.number.load(relaxed);
+  record.group = from.group.load(relaxed);
+  record.state = static_cast<FlightState>(from.state.load(relaxed));
+  record.packed = from.packed.load(relaxed);
+  record.sequence = from.sequence.load(relaxed);
+  record.count = from.count.load(relaxed);
+  record.bytes = from.bytes.load(relaxed);
+  record.posted = from.posted.load(relaxed);
+  record.started = from.started.load(relaxed);
+  record.finished = from.finished.load(relaxed);
+  const auto dims = std::clamp<int64_t>(from.dims.load(relaxed), 0, flight_dims);
+  for (int64_t d = 0; d < dims; ++d) record.shape.push_back(from.shape[d].load(relaxed));
+  return record;
+}
 
 }  // namespace trireme::comm

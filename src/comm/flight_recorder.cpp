@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/host.h"
@@ -19,10 +20,6 @@ namespace trireme::comm {
 namespace {
 
 constexpr auto relaxed = std::memory_order_relaxed;
-
-int64_t nanoseconds(auto time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
 
 size_t bytes_for(int64_t capacity) {
   return sizeof(FlightRecorder::Memory) + static_cast<size_t>(capacity - 1) * sizeof(FlightRecorder::Memory::Record);
@@ -78,7 +75,7 @@ FlightRecorder::FlightRecorder(const std::filesystem::path& folder, int64_t capa
   memory_->rank = rank;
   memory_->world_size = world_size;
   memory_->wall_minus_steady =
-      nanoseconds(std::chrono::system_clock::now()) - nanoseconds(std::chrono::steady_clock::now());
+      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count() - steady_nanoseconds();
   memory_->process = this_process();
   const std::string host = host_name();
   std::memcpy(memory_->host, host.data(), std::min(host.size(), sizeof memory_->host - 1));
@@ -151,18 +148,7 @@ std::vector<FlightRecord> FlightRecorder::newest(int64_t most) const {
   for (int64_t number = std::max<int64_t>(last - std::min(most, capacity()), 0) + 1; number <= last; ++number) {
     const Memory::Record& from = memory_->record[(number - 1) % memory_->capacity];
     if (from.number.load(std::memory_order_acquire) != number) continue;
-    FlightRecord record;
-    record.number = number;
-    record.group = from.group.load(relaxed);
-    record.state = static_cast<FlightState>(from.state.load(relaxed));
-    record.packed = from.packed.load(relaxed);
-    record.sequence = from.sequence.load(relaxed);
-    record.count = from.count.load(relaxed);
-    record.bytes = from.bytes.load(relaxed);
-    record.posted = from.posted.load(relaxed);
-    record.started = from.started.load(relaxed);
-    record.finished = from.finished.load(relaxed);
-    for (int32_t d = 0; d < from.dims.load(relaxed); ++d) record.shape.push_back(from.shape[d].load(relaxed));
+    FlightRecord record = copy_of(from);
     if (from.number.load(std::memory_order_acquire) == number) records.push_back(std::move(record));
   }
   return records;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/futex.h"
@@ -16,8 +17,6 @@ namespace {
 constexpr int64_t spin_nanoseconds = 20'000;
 constexpr int64_t look_nanoseconds = 500'000'000;  // between two looks at the peers' processes
 constexpr int64_t patience_nanoseconds = 1'000'000'000;
-
-int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
 void pause() {
 #ifdef __x86_64__
@@ -103,7 +102,7 @@ Channel& Group::channel(int64_t from, int64_t to) {
   return row[to];
 }
 
-Group::Nanoseconds Group::link_now() const { return settings_->clock ? settings_->clock() : now(); }
+Group::Nanoseconds Group::link_now() const { return settings_->clock ? settings_->clock() : steady_nanoseconds(); }
 
 // The result is there. Unless a link is emulated that is the end of the call.
 void Group::complete(Operation& operation) {
@@ -115,7 +114,7 @@ bool Group::release(Operation& operation) {
   if (operation.release_ != 0 && link_now() < operation.release_) return false;
   operation.done = true;
   operation.call.keep_alive.reset();
-  recorder_->finished(operation.record_, now());
+  recorder_->finished(operation.record_, steady_nanoseconds());
   return true;
 }
 
@@ -131,7 +130,7 @@ Group::Nanoseconds Group::until_release() const {
   look(under_way_);
   for (const Peer& peer : peers_) look(peer.receives);
   if (first == std::numeric_limits<Nanoseconds>::max()) return first;
-  return settings_->clock ? 1'000'000 : std::max<Nanoseconds>(first - now(), 1'000);
+  return settings_->clock ? 1'000'000 : std::max<Nanoseconds>(first - steady_nanoseconds(), 1'000);
 }
 
 bool Group::held_by_link() const { return until_release() != std::numeric_limits<Nanoseconds>::max(); }
@@ -174,23 +173,23 @@ void Group::block(const Ready& ready, const What& waiting_for, const Missing& mi
   if (ready()) return;
   const Nanoseconds timeout = std::chrono::nanoseconds(timeout_of_this).count();
   told_ = false;
-  Nanoseconds start = now();  // of the time in which nothing moved
+  Nanoseconds start = steady_nanoseconds();  // of the time in which nothing moved
   Nanoseconds looked = start;
   const auto turn = [&] {
     if (advance()) start = 0;
     return ready();
   };
   for (;;) {
-    const Nanoseconds spin_end = now() + spin_;
+    const Nanoseconds spin_end = steady_nanoseconds() + spin_;
     do {
       for (int i = 0; i < 16; ++i) {
         if (turn()) return;
         pause();
       }
-    } while (now() < spin_end);
+    } while (steady_nanoseconds() < spin_end);
     check_poison(waiting_for);
 
-    if (start == 0) start = now();
+    if (start == 0) start = steady_nanoseconds();
     struct Sleeper {
       GroupControl* control;
       uint32_t bell;
@@ -201,13 +200,13 @@ void Group::block(const Ready& ready, const What& waiting_for, const Missing& mi
       const Sleeper sleeper(control_);
       if (turn()) return;
       if (start != 0 && !arena_->poisoned()) {
-        const Nanoseconds left = std::max<Nanoseconds>(start + timeout - now(), 1'000);
+        const Nanoseconds left = std::max<Nanoseconds>(start + timeout - steady_nanoseconds(), 1'000);
         futex_wait(control_->bell, sleeper.bell, std::min({left, look_nanoseconds, until_release()}));
       }
     }
     if (turn()) return;
     check_poison(waiting_for);
-    const Nanoseconds time = now();
+    const Nanoseconds time = steady_nanoseconds();
     if (start == 0) start = time;
     // What an emulated link holds is not late.
     if (held_by_link()) start = looked = time;

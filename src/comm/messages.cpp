@@ -2,13 +2,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "comm/group.h"
 
 namespace trireme::comm {
 namespace {
-
-int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
 int64_t slots_of(int64_t bytes) { return std::max<int64_t>((bytes + channel_slot_bytes - 1) / channel_slot_bytes, 1); }
 
@@ -40,7 +39,7 @@ bool Group::step_send(Operation& operation, Channel& channel, int64_t to) {
   const auto* data = static_cast<const std::byte*>(call.input);
   if (!operation.arrived_) {
     operation.arrived_ = true;
-    recorder_->started(operation.record_, now());
+    recorder_->started(operation.record_, steady_nanoseconds());
     operation.base_ = peer.sent;
     // What fits into the slots is copied, so that the sender need not wait for the receiver.
     operation.direct_ = bytes > channel_slots * channel_slot_bytes && arena_->offset_of(data, bytes) >= 0;
@@ -55,7 +54,7 @@ bool Group::step_send(Operation& operation, Channel& channel, int64_t to) {
     message.number.store(operation.sequence, std::memory_order_relaxed);
     message.packed.store(static_cast<uint64_t>(call.dtype), std::memory_order_relaxed);
     message.count.store(call.count, std::memory_order_relaxed);
-    message.posted.store(settings_->clock ? settings_->clock() : now(), std::memory_order_relaxed);
+    message.posted.store(settings_->clock ? settings_->clock() : steady_nanoseconds(), std::memory_order_relaxed);
     message.direct_offset.store(operation.direct_ ? arena_->offset_of(data, bytes) : not_in_arena,
                                 std::memory_order_relaxed);
     if (!operation.direct_) {
@@ -102,7 +101,7 @@ bool Group::step_recv(Operation& operation, Channel& channel, int64_t from) {
                  signature(), operation.sequence, other, me, axis_, other, comm::describe(pack(theirs, size_), count),
                  me, describe(operation)));
       }
-      recorder_->started(operation.record_, now());
+      recorder_->started(operation.record_, steady_nanoseconds());
       EmulatedLink& link = incoming_[static_cast<size_t>(from)];
       if (link.speed().emulated()) {
         operation.release_ =

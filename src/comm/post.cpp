@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/group.h"
@@ -12,8 +13,6 @@ namespace trireme::comm {
 namespace {
 
 constexpr auto relaxed = std::memory_order_relaxed;
-
-int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
 bool holds_nan(const void* data, int64_t count, DType dtype) {
   const auto any = [&]<typename T>(const T* values, auto is_nan) {
@@ -218,7 +217,7 @@ void Group::record(Operation& operation) {
   record.count = call.count;
   record.bytes = std::max(operation.in_.total(), operation.out_.total()) * operation.element_bytes_;
   record.shape = call.shape;
-  record.posted = now();
+  record.posted = steady_nanoseconds();
   operation.record_ = recorder_->add(record);
   RankControl& mine = ranks_[rank_];
   mine.last_packed.store(operation.packed_, relaxed);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "comm/group.h"
 #include "comm/reduce.h"
@@ -15,8 +16,6 @@ namespace {
 // enough that taking one on costs nothing.
 constexpr int64_t largest_piece_bytes = 128 << 10;
 constexpr int64_t smallest_piece_bytes = 4 << 10;
-
-int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -32,7 +31,7 @@ bool Group::step(Operation& operation) {
     check_agreement(operation);
     choose_way(operation);
     operation.arrived_ = true;
-    recorder_->started(operation.record_, now());
+    recorder_->started(operation.record_, steady_nanoseconds());
     if (link_.speed().emulated()) {
       int64_t arrival = 0;
       for (int64_t r = 0; r < size_; ++r) {

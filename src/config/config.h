@@ -13,12 +13,13 @@
 #include <vector>
 
 #include "describe/model_shape.h"
+#include "describe/recompute.h"
 
 namespace trireme::config {
 
 enum class Device { cpu, cuda };
 enum class Precision { bf16, fp16, fp32, fp64 };
-enum class Recompute { none, selective, full };
+using describe::Recompute;
 enum class ActivationOffload { none, host, disk };
 enum class LrScheduleName { cosine, linear, sqrt, wsd, inverse_sqrt, constant };
 enum class CommBackend { automatic, shm };

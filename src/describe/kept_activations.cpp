@@ -4,10 +4,18 @@
 #include <cmath>
 
 namespace trireme::describe {
+namespace {
+
+// Numbers a row: LayerNorm has mean and 1 / deviation, RMSNorm the latter.
+int64_t norm_statistics(const ModelShape& shape) { return shape.is_gpt() ? 2 : 1; }
+// What the activation reads for each number that it makes: SwiGLU gate and up, GELU up.
+int64_t activation_inputs(const ModelShape& shape) { return shape.is_gpt() ? 1 : 2; }
+
+}  // namespace
 
 std::vector<KeptTensor> kept_in_block(const ModelShape& shape, int64_t seq_len, ActivationTypes types) {
   const int64_t query = shape.heads * shape.head_dim, key_value = shape.kv_heads * shape.head_dim;
-  const int64_t of_norm = shape.is_gpt() ? 2 : 1;  // mean and 1 / deviation
+  const int64_t of_norm = norm_statistics(shape);
   std::vector<KeptTensor> kept = {{"attention norm: input", shape.hidden, of_norm},
                                   {"qkv projection: input", shape.hidden, 0, true}};
   if (shape.qk_norm)
@@ -28,7 +36,7 @@ std::vector<KeptTensor> kept_in_block(const ModelShape& shape, int64_t seq_len, 
   kept.push_back({"output projection: input", query});
   kept.push_back({"feed-forward norm: input", shape.hidden, of_norm});
   kept.push_back({"up projection: input", shape.hidden, 0, true});
-  kept.push_back({"activation: input", (shape.is_gpt() ? 1 : 2) * shape.ffn});
+  kept.push_back({"activation: input", activation_inputs(shape) * shape.ffn});
   kept.push_back({"down projection: input", shape.ffn, 0, true});
   return kept;
 }
@@ -39,7 +47,6 @@ int64_t recompute_group(int64_t layers, int64_t setting) {
 }
 
 KeptBytes kept_activations(const ModelShape& shape, const KeptOptions& options) {
-  using Recompute = KeptOptions::Recompute;
   int64_t block = 0;
   for (const KeptTensor& tensor : kept_in_block(shape, options.seq_len, options.types)) {
     if (tensor.made_again && options.recompute == Recompute::selective) continue;
@@ -47,13 +54,13 @@ KeptBytes kept_activations(const ModelShape& shape, const KeptOptions& options) 
   }
   const int64_t border = shape.hidden * options.types.element;  // between blocks
   // The final norm's input and statistics, which its backward frees.
-  const int64_t last = border + (shape.is_gpt() ? 2 : 1) * options.types.compute;
+  const int64_t last = border + norm_statistics(shape) * options.types.compute;
   // At the activation of a feed-forward layer: its own gradients, and that of the residual stream beside it. The down
   // projection has freed its input.
-  const int64_t inner = shape.ffn * options.types.element, halves = shape.is_gpt() ? 1 : 2;
+  const int64_t inner = shape.ffn * options.types.element;
   const int64_t freed = options.recompute == Recompute::selective ? 0 : inner;
   KeptBytes kept;
-  kept.workspace = options.tokens * (border + (1 + halves) * inner);
+  kept.workspace = options.tokens * (border + (1 + activation_inputs(shape)) * inner);
   if (options.recompute != Recompute::full) {
     kept.after_forward = options.tokens * (block * shape.layers + last);
     kept.in_backward = options.tokens * (block * shape.layers - freed);

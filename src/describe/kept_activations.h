@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "describe/model_shape.h"
+#include "describe/recompute.h"
 
 namespace trireme::describe {
 
@@ -39,7 +40,7 @@ struct KeptOptions {
   int64_t tokens = 0;   ///< of a micro-batch
   int64_t seq_len = 0;  ///< tokens
   ActivationTypes types;
-  enum class Recompute { none, selective, full } recompute = Recompute::none;
+  Recompute recompute = Recompute::none;
   int64_t group = 1;     ///< with full: recompute_group()
   bool offload = false;  ///< with full: the inputs of groups wait elsewhere
 };

@@ -48,13 +48,10 @@ struct Header {
 };
 static_assert(sizeof(Header) <= kHeader);
 
-double in_mebibytes(size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
-
 std::string words(const AllocatorStatistics& statistics) {
-  const int64_t live = total(statistics.live);
-  return fmt::format("tensors hold {}; rounded up to sizes of blocks and kept for reuse {:.1f} MiB",
-                     to_text(statistics.live),
-                     in_mebibytes(static_cast<size_t>(std::max<int64_t>(0, statistics.system_bytes - live))));
+  const int64_t beside = std::max<int64_t>(0, statistics.system_bytes - total(statistics.live));
+  return fmt::format("tensors hold {}; rounded up to sizes of blocks and kept for reuse {}", to_text(statistics.live),
+                     in_mebibytes(beside));
 }
 
 size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
@@ -163,8 +160,9 @@ class Cache final : public c10::Allocator {
     // What is cached in blocks of other sizes may be what is missing.
     if (memory == MAP_FAILED && release_locked() > 0) memory = ask();
     if (memory == MAP_FAILED)
-      throw OutOfMemory(fmt::format("out of memory: {:.1f} MiB more were asked for {}; {}", in_mebibytes(bytes),
-                                    name_of(current_purpose()), words(statistics_)));
+      throw OutOfMemory(fmt::format("out of memory: {} more were asked for {}; {}",
+                                    in_mebibytes(static_cast<int64_t>(bytes)), name_of(current_purpose()),
+                                    words(statistics_)));
     char* begin = static_cast<char*>(memory);
     char* start = reinterpret_cast<char*>(round_up(reinterpret_cast<size_t>(begin) + before, alignment));
     if (start - before != begin) ::munmap(begin, static_cast<size_t>(start - before - begin));

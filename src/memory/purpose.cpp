@@ -14,13 +14,13 @@ static_assert(std::size(kNames) == kPurposes);
 
 constinit thread_local Purpose current = Purpose::other;
 
-std::string in_mebibytes(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
-
 }  // namespace
 
 int64_t total(const PurposeBytes& bytes) { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
 
 const char* name_of(Purpose purpose) { return kNames[static_cast<size_t>(purpose)]; }
+
+std::string in_mebibytes(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
 std::string to_text(const PurposeBytes& bytes) {
   std::array<size_t, kPurposes> order{};

@@ -30,6 +30,8 @@ int64_t total(const PurposeBytes& bytes);
 
 /// In words, "master weights"; the start-up report uses the same.
 const char* name_of(Purpose purpose);
+/// "228.0 MiB".
+std::string in_mebibytes(int64_t bytes);
 /// "1239.0 MiB: moments 228.0 MiB, weights 57.1 MiB": the largest first, those without bytes left out.
 std::string to_text(const PurposeBytes& bytes);
 

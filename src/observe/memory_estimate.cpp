@@ -29,19 +29,6 @@ Sizes sizes_of(config::Precision precision) {
   return {8, 8};
 }
 
-describe::KeptOptions::Recompute kind_of(config::Recompute recompute) {
-  using Kind = describe::KeptOptions::Recompute;
-  switch (recompute) {
-    case config::Recompute::none:
-      return Kind::none;
-    case config::Recompute::selective:
-      return Kind::selective;
-    case config::Recompute::full:
-      return Kind::full;
-  }
-  return Kind::none;
-}
-
 std::string what_is_kept(const describe::ModelShape& shape, const MemoryOptions& options, int64_t group,
                          bool backward) {
   if (options.recompute != config::Recompute::full) return "what all blocks keep for backward";
@@ -94,7 +81,7 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   const describe::KeptBytes kept = describe::kept_activations(shape, {.tokens = tokens,
                                                                       .seq_len = options.seq_len,
                                                                       .types = {sizes.weight, sizes.compute},
-                                                                      .recompute = kind_of(options.recompute),
+                                                                      .recompute = options.recompute,
                                                                       .group = group,
                                                                       .offload = options.offload});
   // The fuller of the two moments.

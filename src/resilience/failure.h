@@ -33,6 +33,11 @@ struct Failure {
 std::optional<Failure> failure_from_exit(int local_rank, int pid, int wait_status, const WorkerStatus& status,
                                          std::chrono::nanoseconds now, bool oom_killed);
 
+/// Whether it is what the user can mend: the run's fault, not a worker's.
+inline bool is_bad_input(const Failure& failure) {
+  return failure.code == ExitCode::bad_input || failure.code == ExitCode::does_not_fit;
+}
+
 /// The failure that the report is about: own failures before followers, earlier before later. `failures` is not empty.
 const Failure& root_cause(std::span<const Failure> failures);
 

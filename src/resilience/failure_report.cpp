@@ -30,7 +30,7 @@ std::string how_to_resume(const std::filesystem::path& run_dir) {
 
 std::string failure_report(const ReportInput& input) {
   const Failure& cause = root_cause(input.failures);
-  if (cause.status.has_error && (cause.code == ExitCode::bad_input || cause.code == ExitCode::does_not_fit)) {
+  if (cause.status.has_error && is_bad_input(cause)) {
     return cause.status.error;
   }
   const int rank = input.first_rank + cause.local_rank;

@@ -13,6 +13,7 @@
 #include <new>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/file.h"
 
 namespace trireme::resilience {
@@ -53,11 +54,6 @@ constexpr size_t kSlotsOffset = 64;
 static_assert(sizeof(Header) <= kSlotsOffset);
 
 size_t page_bytes(size_t workers) { return kSlotsOffset + workers * sizeof(Slot); }
-
-int64_t now_ns() {
-  // steady_clock is CLOCK_MONOTONIC: the same for all processes of the machine.
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 int environment_number(const char* name) {
   const char* text = std::getenv(name);
@@ -199,7 +195,7 @@ void StatusPage::set_memory(std::string_view text) {
   slot.note.store(next, std::memory_order_release);
 }
 
-void StatusPage::heartbeat() { mapping_->own().heartbeat_ns.store(now_ns(), std::memory_order_release); }
+void StatusPage::heartbeat() { mapping_->own().heartbeat_ns.store(steady_nanoseconds(), std::memory_order_release); }
 
 bool StatusPage::report_error(ExitCode code, std::string_view message) {
   Slot& slot = mapping_->own();
@@ -209,7 +205,7 @@ bool StatusPage::report_error(ExitCode code, std::string_view message) {
   std::memcpy(slot.message, message.data(), bytes);
   slot.message_bytes = static_cast<uint32_t>(bytes);
   slot.error_code = static_cast<int32_t>(code);
-  slot.error_time_ns = now_ns();
+  slot.error_time_ns = steady_nanoseconds();
   slot.error_state.store(kWritten, std::memory_order_release);
   heartbeat();
   return true;
@@ -240,7 +236,7 @@ WorkerStatus StatusPage::read(int local_rank) const {
   status.last_step = slot.last_step.load(std::memory_order_acquire);
   status.phase = static_cast<Phase>(slot.phase.load(std::memory_order_acquire));
   if (const int64_t beat = slot.heartbeat_ns.load(std::memory_order_acquire); beat != 0) {
-    status.silent_for = std::chrono::nanoseconds(std::max<int64_t>(0, now_ns() - beat));
+    status.silent_for = std::chrono::nanoseconds(std::max<int64_t>(0, steady_nanoseconds() - beat));
   }
   const char* note = slot.notes[slot.note.load(std::memory_order_acquire) & 1];
   status.memory.assign(note, strnlen(note, kNoteBytes));

@@ -97,11 +97,6 @@ struct Worker {
   int64_t log_begin = 0;  ///< where this run's part of the log begins
 };
 
-/// What the user can mend is the run's fault, not a worker's.
-bool is_bad_input(const Failure& failure) {
-  return failure.code == ExitCode::bad_input || failure.code == ExitCode::does_not_fit;
-}
-
 class Supervisor {
  public:
   explicit Supervisor(const SupervisorOptions& options)

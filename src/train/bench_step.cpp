@@ -120,7 +120,7 @@ StepBench bench_step(config::Config config, const StepBenchOptions& options) {
   bench.tensors = memory::allocator_statistics();
   const auto steps = static_cast<double>(options.steps);
   bench.page_faults = static_cast<double>(page_faults() - faults) / steps;
-  bench.system_allocations = static_cast<double>(memory::allocator_statistics().system_calls - calls) / steps;
+  bench.system_allocations = static_cast<double>(bench.tensors.system_calls - calls) / steps;
   bench.peak_resident_bytes = memory::peak_resident_bytes();
   return bench;
 }

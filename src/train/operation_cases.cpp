@@ -45,6 +45,13 @@ Call backward_of(Tensors outputs, Tensors inputs, const Tensors& gradients, std:
   };
 }
 
+// An operation on operands of its own.
+struct Graph {
+  std::function<Tensors()> apply;
+  at::Tensor input;  // that backward makes the gradient of
+  std::vector<Trained> weights = {};
+};
+
 struct Maker {
   OperationSize size;
   at::ScalarType dtype;
@@ -81,6 +88,22 @@ class Cases {
   void add(std::string name, int64_t rows, int64_t cols, double flops, double bytes, std::function<Call()> prepare) {
     cases_.push_back({std::move(name), fmt::format("{} x {}", rows, cols), flops, bytes, std::move(prepare)});
   }
+  struct Cost {
+    double flops, bytes;
+  };
+  /// Two cases: forward, and backward from gradients of one over a graph that is kept.
+  void forward_and_backward(const std::string& name, int64_t rows, int64_t cols, Cost forward, Cost backward,
+                            const std::function<Graph()>& graph) {
+    add(name + " forward", rows, cols, forward.flops, forward.bytes,
+        [graph] { return Call([apply = graph().apply] { apply(); }); });
+    add(name + " backward", rows, cols, backward.flops, backward.bytes, [graph] {
+      const Graph made = graph();
+      const Tensors outputs = made.apply();
+      Tensors gradients;
+      for (const at::Tensor& output : outputs) gradients.push_back(at::ones_like(output));
+      return backward_of(outputs, {made.input}, gradients, made.weights);
+    });
+  }
   double size_of(int64_t rows, int64_t cols) const { return static_cast<double>(rows * cols) * element_; }
 
   void embedding() {
@@ -97,28 +120,22 @@ class Cases {
 
   void norm(const std::string& name, bool layer, bool with_delta) {
     const int64_t rows = s_.tokens(), cols = s_.hidden;
-    const auto graph = [m = maker_, layer, with_delta, rows, cols] {
-      const Trained weight{m.make({cols}, 1)}, bias{m.make({cols}, 2)};
-      const at::Tensor x = m.input({rows, cols}), delta = m.input({rows, cols}, 3);
-      const auto apply = [=]() -> Tensors {
-        if (!with_delta)
-          return {layer ? ops::layer_norm(x, weight.weight(), bias.weight(), 1e-5)
-                        : ops::rms_norm(x, weight.weight(), 1e-5)};
-        const auto [h, y] = layer ? ops::add_layer_norm(x, delta, weight.weight(), bias.weight(), 1e-5)
-                                  : ops::add_rms_norm(x, delta, weight.weight(), 1e-5);
-        return {y, h};
-      };
-      return std::tuple(apply, x, std::vector<Trained>{weight, bias});
-    };
-    add(name + " forward", rows, cols, 0, (with_delta ? 4 : 2) * size_of(rows, cols),
-        [graph] { return Call([apply = std::get<0>(graph())] { apply(); }); });
-    add(name + " backward", rows, cols, 0, (with_delta ? 4 : 3) * size_of(rows, cols), [graph] {
-      const auto [apply, x, keep] = graph();
-      const Tensors outputs = apply();
-      Tensors gradients;
-      for (const at::Tensor& output : outputs) gradients.push_back(at::ones_like(output));
-      return backward_of(outputs, {x}, gradients, keep);
-    });
+    const double one = size_of(rows, cols);
+    forward_and_backward(name, rows, cols, {0, (with_delta ? 4 : 2) * one}, {0, (with_delta ? 4 : 3) * one},
+                         [m = maker_, layer, with_delta, rows, cols]() -> Graph {
+                           const Trained weight{m.make({cols}, 1)}, bias{m.make({cols}, 2)};
+                           const at::Tensor x = m.input({rows, cols}), delta = m.input({rows, cols}, 3);
+                           const auto apply = [=]() -> Tensors {
+                             if (!with_delta)
+                               return {layer ? ops::layer_norm(x, weight.weight(), bias.weight(), 1e-5)
+                                             : ops::rms_norm(x, weight.weight(), 1e-5)};
+                             const auto [h, y] =
+                                 layer ? ops::add_layer_norm(x, delta, weight.weight(), bias.weight(), 1e-5)
+                                       : ops::add_rms_norm(x, delta, weight.weight(), 1e-5);
+                             return {y, h};
+                           };
+                           return {apply, x, {weight, bias}};
+                         });
   }
 
   void rotary() {
@@ -138,49 +155,38 @@ class Cases {
     const int64_t rows = s_.tokens(), query = s_.heads * s_.head_dim,
                   width = (s_.heads + 2 * s_.kv_heads) * s_.head_dim;
     const double flops = 4 * static_cast<double>(query * rows) * describe::causal_tokens_seen(s_.seq, 0);
-    const auto graph = [m = maker_, width] {
-      const OperationSize& s = m.size;
-      const at::Tensor qkv = m.input({s.batch, s.seq, width}), positions = at::arange(s.seq).repeat({s.batch});
-      const auto apply = [=] { return ops::causal_attention(qkv, {s.heads, s.kv_heads, s.head_dim}, {}, positions); };
-      return std::pair(apply, qkv);
-    };
-    add("attention forward", rows, query, flops, size_of(rows, width) + size_of(rows, query),
-        [graph] { return Call([apply = graph().first] { apply(); }); });
-    add("attention backward", rows, query, 2 * flops, 2 * size_of(rows, width) + 2 * size_of(rows, query), [graph] {
-      const auto [apply, qkv] = graph();
-      const at::Tensor out = apply();
-      return backward_of({out}, {qkv}, {at::ones_like(out)});
-    });
+    forward_and_backward(
+        "attention", rows, query, {flops, size_of(rows, width) + size_of(rows, query)},
+        {2 * flops, 2 * size_of(rows, width) + 2 * size_of(rows, query)}, [m = maker_, width]() -> Graph {
+          const OperationSize& s = m.size;
+          const at::Tensor qkv = m.input({s.batch, s.seq, width}), positions = at::arange(s.seq).repeat({s.batch});
+          return {[=]() -> Tensors {
+                    return {ops::causal_attention(qkv, {s.heads, s.kv_heads, s.head_dim}, {}, positions)};
+                  },
+                  qkv};
+        });
   }
 
   // `parts`: widths of ffn that it reads for one that it writes.
   void activation(const std::string& name, int64_t parts, at::Tensor (*apply)(const at::Tensor&)) {
     const int64_t rows = s_.tokens(), cols = s_.ffn;
     const auto read = static_cast<double>(parts);
-    add(name + " forward", rows, cols, 0, (read + 1) * size_of(rows, cols), [=, m = maker_] {
-      return Call([apply, x = m.input({rows, parts * cols})] { apply(x); });
-    });
-    add(name + " backward", rows, cols, 0, (2 * read + 1) * size_of(rows, cols), [=, m = maker_] {
-      const at::Tensor x = m.input({rows, parts * cols}), y = apply(x);
-      return backward_of({y}, {x}, {at::ones_like(y)});
-    });
+    forward_and_backward(name, rows, cols, {0, (read + 1) * size_of(rows, cols)},
+                         {0, (2 * read + 1) * size_of(rows, cols)}, [=, m = maker_]() -> Graph {
+                           const at::Tensor x = m.input({rows, parts * cols});
+                           return {[=]() -> Tensors { return {apply(x)}; }, x};
+                         });
   }
 
   void dropout() {
     const int64_t rows = s_.tokens(), cols = s_.hidden;
-    const auto graph = [m = maker_] {
-      const OperationSize& s = m.size;
-      const at::Tensor x = m.input({s.batch, s.seq, s.hidden});
-      const ops::Dropout dropout{0.1, 1, at::arange(s.batch)};
-      return std::pair([=] { return ops::dropout(x, dropout, "bench"); }, x);
-    };
-    add("dropout forward", rows, cols, 0, 2 * size_of(rows, cols),
-        [graph] { return Call([apply = graph().first] { apply(); }); });
-    add("dropout backward", rows, cols, 0, 2 * size_of(rows, cols), [graph] {
-      const auto [apply, x] = graph();
-      const at::Tensor y = apply();
-      return backward_of({y}, {x}, {at::ones_like(y)});
-    });
+    forward_and_backward("dropout", rows, cols, {0, 2 * size_of(rows, cols)}, {0, 2 * size_of(rows, cols)},
+                         [m = maker_]() -> Graph {
+                           const OperationSize& s = m.size;
+                           const at::Tensor x = m.input({s.batch, s.seq, s.hidden});
+                           const ops::Dropout dropout{0.1, 1, at::arange(s.batch)};
+                           return {[=]() -> Tensors { return {ops::dropout(x, dropout, "bench")}; }, x};
+                         });
   }
 
   // Its gradients are made in its forward pass.

@@ -16,19 +16,12 @@
 #include "comm/bench_collectives.h"
 #include "comm/group.h"
 #include "comm/mesh.h"
-#include "ranks.h"
+#include "tensor_ranks.h"
 
 namespace trireme::comm {
 namespace {
 
-void on_ranks(int64_t ranks, const std::function<void(Communicator&)>& body) {
-  if (ranks == 1) return body(*Communicator::solo("data"));
-  const auto errors = testing::run_ranks(ranks, [&](const std::shared_ptr<Group>& group) {
-    Communicator communicator(group);
-    body(communicator);
-  });
-  for (size_t r = 0; r < errors.size(); ++r) EXPECT_EQ(errors[r], "") << "rank " << r;
-}
+using testing::on_ranks;
 
 // Small whole numbers: exact in every dtype and every order.
 at::Tensor input_of(int64_t rank, int64_t count, at::ScalarType dtype) {

@@ -16,16 +16,13 @@
 namespace trireme::comm {
 namespace {
 
+using testing::expect_no_errors;
 using testing::fill;
 using testing::first_difference;
 using testing::make_call;
 using testing::reduced;
 using testing::run_ranks;
 using testing::value_of;
-
-void expect_no_errors(const std::vector<std::string>& errors) {
-  for (size_t r = 0; r < errors.size(); ++r) EXPECT_EQ(errors[r], "") << "rank " << r;
-}
 
 // 0, 1, a prime, 4N+1 beyond the inlined size, and several staged pieces.
 const std::vector<int64_t> small_counts = {0, 1, 37, 4097};

@@ -1,6 +1,8 @@
 // Ranks as threads over one arena: what the thread sanitizer can see, and quick to start.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <exception>
 #include <functional>
 #include <memory>
@@ -45,6 +47,11 @@ inline std::vector<std::string> run_ranks(int64_t ranks, const std::function<voi
   const auto settings = std::make_shared<GroupSettings>();
   settings->check = check;
   return run_ranks(ranks, body, timeout, settings);
+}
+
+/// Of what run_ranks returns.
+inline void expect_no_errors(const std::vector<std::string>& errors) {
+  for (size_t r = 0; r < errors.size(); ++r) EXPECT_EQ(errors[r], "") << "rank " << r;
 }
 
 inline Call make_call(Kind kind, DType dtype, int64_t count, const void* input, void* output, int64_t root = 0,

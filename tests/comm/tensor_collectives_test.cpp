@@ -12,19 +12,12 @@
 #include "comm/backend.h"
 #include "comm/communicator.h"
 #include "comm/group.h"
-#include "ranks.h"
+#include "tensor_ranks.h"
 
 namespace trireme::comm {
 namespace {
 
-void on_ranks(int64_t ranks, const std::function<void(Communicator&)>& body) {
-  if (ranks == 1) return body(*Communicator::solo("data"));
-  const auto errors = testing::run_ranks(ranks, [&](const std::shared_ptr<Group>& group) {
-    Communicator communicator(group);
-    body(communicator);
-  });
-  for (size_t r = 0; r < errors.size(); ++r) EXPECT_EQ(errors[r], "") << "rank " << r;
-}
+using testing::on_ranks;
 
 // Small whole numbers that differ from rank to rank and from row to row.
 at::Tensor rows_of(int64_t rank, int64_t rows, at::IntArrayRef row, at::ScalarType dtype = at::kFloat) {

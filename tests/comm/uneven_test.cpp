@@ -16,16 +16,13 @@
 namespace trireme::comm {
 namespace {
 
+using testing::expect_no_errors;
 using testing::fill;
 using testing::first_difference;
 using testing::make_call;
 using testing::reduced;
 using testing::run_ranks;
 using testing::value_of;
-
-void expect_no_errors(const std::vector<std::string>& errors) {
-  for (size_t r = 0; r < errors.size(); ++r) EXPECT_EQ(errors[r], "") << "rank " << r;
-}
 
 // Memory of one rank: in the arena, where the peers read it, or outside.
 class Memory {

@@ -129,28 +129,25 @@ TEST_P(Architecture, KeepsWhatItsDescriptionSays) {
   const at::Tensor tokens = at::randint(0, kVocab, {kBatch, kSeq}, at::kLong), labels = tokens.roll(-1, 1);
   const auto store = std::make_shared<nn::ActivationStore>(std::filesystem::path(testing::TempDir()));
   using Recompute = config::Recompute;
-  using Kind = describe::KeptOptions::Recompute;
   const struct {
     const char* name;
     Recompute recompute;
-    Kind kind;
     int64_t setting, group;
     bool offload = false;
     double dropout = 0;
-  } rows[] = {{"none", Recompute::none, Kind::none, 1, 1},
-              {"dropout", Recompute::none, Kind::none, 1, 1, false, 0.1},
-              {"selective", Recompute::selective, Kind::selective, 1, 1},
-              {"full", Recompute::full, Kind::full, 1, 1},
-              {"two together", Recompute::full, Kind::full, 2, 2},
-              {"square root", Recompute::full, Kind::full, 0, 2},
-              {"offloaded", Recompute::full, Kind::full, 1, 1, true},
-              {"offloaded, two together", Recompute::full, Kind::full, 2, 2, true}};
+  } rows[] = {{"none", Recompute::none, 1, 1},
+              {"dropout", Recompute::none, 1, 1, false, 0.1},
+              {"selective", Recompute::selective, 1, 1},
+              {"full", Recompute::full, 1, 1},
+              {"two together", Recompute::full, 2, 2},
+              {"square root", Recompute::full, 0, 2},
+              {"offloaded", Recompute::full, 1, 1, true},
+              {"offloaded, two together", Recompute::full, 2, 2, true}};
   static CountingAllocator counting;
   c10::Allocator* usual = c10::GetCPUAllocator();
   std::vector<at::Tensor> expected;  // gradients, without recomputation and dropout
   for (const auto& row : rows) {
     SCOPED_TRACE(row.name);
-    for (nn::Parameter* parameter : model_->parameters()) parameter->expect_gradients(1, {});
     Pass pass = make_pass(kBatch, kSeq, at::kCPU);
     pass.recompute = row.recompute;
     pass.recompute_blocks = row.setting;
@@ -158,9 +155,8 @@ TEST_P(Architecture, KeepsWhatItsDescriptionSays) {
     if (row.offload) pass.offload = store;
     int64_t kept = 0;
     double value = 0;
-    for (const bool first : {true, false}) {  // a window's mask is made once, and stays
-      if (!first)
-        for (nn::Parameter* parameter : model_->parameters()) parameter->expect_gradients(1, {});
+    for (int time = 0; time < 2; ++time) {  // a window's mask is made once, and stays
+      for (nn::Parameter* parameter : model_->parameters()) parameter->expect_gradients(1, {});
       c10::SetCPUAllocator(&counting, 1);
       const int64_t before = CountingAllocator::live;
       at::Tensor result = loss(*model_, tokens, labels, pass, {});
@@ -175,7 +171,7 @@ TEST_P(Architecture, KeepsWhatItsDescriptionSays) {
     const describe::KeptBytes described = describe::kept_activations(shape, {.tokens = kTokens,
                                                                              .seq_len = kSeq,
                                                                              .types = {8, 8},
-                                                                             .recompute = row.kind,
+                                                                             .recompute = row.recompute,
                                                                              .group = row.group,
                                                                              .offload = row.offload});
     // The loss keeps the gradient of its input, and its own value.

@@ -1,0 +1,21 @@
+// Communicators of ranks as threads.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "comm/communicator.h"
+#include "ranks.h"
+
+namespace trireme::comm::testing {
+
+/// Runs `body` on `ranks` threads, none of which may throw; of one rank, on this thread without an arena.
+inline void on_ranks(int64_t ranks, const std::function<void(Communicator&)>& body) {
+  if (ranks == 1) return body(*Communicator::solo("data"));
+  expect_no_errors(run_ranks(ranks, [&](const std::shared_ptr<Group>& group) {
+    Communicator communicator(group);
+    body(communicator);
+  }));
+}
+
+}  // namespace trireme::comm::testing
