@@ -74,7 +74,7 @@ function(trireme_test_levels name)
   endif()
   get_test_property(${name} TIMEOUT timeout_s)
   get_test_property(${name} LABELS labels)
-  foreach(level portable avx2)
+  foreach(level portable avx2 avx512)
     add_test(NAME ${name}_${level} COMMAND ${name})
     set_tests_properties(${name}_${level} PROPERTIES TIMEOUT ${timeout_s} LABELS "${labels}" ENVIRONMENT "TRIREME_KERNELS=${level};GOMP_SPINCOUNT=1000"
       SKIP_REGULAR_EXPRESSION "asks for instructions that this CPU does not have")

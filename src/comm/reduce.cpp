@@ -15,7 +15,7 @@ namespace {
 
 Kernel* choose_kernel() {
 #ifdef __x86_64__
-  if (cpu_level() == CpuLevel::avx512) return reduce_avx512;
+  if (cpu_level() >= CpuLevel::avx512) return reduce_avx512;
   if (cpu_level() == CpuLevel::avx2) return reduce_avx2;
 #endif
   return reduce_baseline;

@@ -3,6 +3,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <fmt/format.h>
 
@@ -13,6 +14,9 @@
 #include <new>
 #include <vector>
 
+#include "base/machine.h"
+#include "memory/extents.h"
+#include "memory/process_memory.h"
 #include "memory/size_class.h"
 
 // Read by jemalloc when it is loaded; MALLOC_CONF in the environment goes before it. It keeps what is freed
@@ -32,25 +36,25 @@ constexpr size_t kHeader = 64;  // keeps the user's pointer aligned for AVX-512
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kLargestBlock = size_t{1} << 50;
-constexpr int kFirstLargeClass = class_of(size_t{1} << 20);
-static_assert(class_of(kLargestBlock) < kClasses);
+constexpr size_t kLargeBlock = size_t{64} << 10;  // from here on blocks are parts of the heap, without size classes
+constexpr size_t kChunk = size_t{256} << 10;      // that smaller blocks are carved from
+constexpr int kSmallClasses = class_of(kLargeBlock) + 1, kLarge = -1;
+constexpr size_t kSegment = size_t{64} << 20;
 constexpr uint64_t kMagic = 0x7472697265'6d6531;
 
-// In front of each block; the user's pointer is right behind it. A small block's class counts it. A large block's does
-// not, since most tensors are as large as a power of two, and would all go one class up: its header ends a page of its
-// own in front of the aligned memory.
+// In front of each block; the user's pointer is right behind it.
 struct Header {
   uint64_t magic;
-  int size_class;
+  int size_class;  // kLarge: none
   Purpose purpose;
   int64_t bytes;  // asked for
-  Header* next;   // in the free list
+  Header* next;   // in the free list of its class
 };
 static_assert(sizeof(Header) <= kHeader);
 
 std::string words(const AllocatorStatistics& statistics) {
   const int64_t beside = std::max<int64_t>(0, statistics.system_bytes - total(statistics.live));
-  return fmt::format("tensors hold {}; rounded up to sizes of blocks and kept for reuse {}", to_text(statistics.live),
+  return fmt::format("tensors hold {}; rounded up and kept for reuse {}", to_text(statistics.live),
                      in_mebibytes(beside));
 }
 
@@ -90,36 +94,38 @@ class Cache final : public c10::Allocator {
   }
 
  private:
-  /// Of a large block, with the page of its header.
-  static size_t mapped_size(int index) { return kPage + round_up(size_of_class(index), kPage); }
+  Cache() {
+    // One range of addresses for all, so that free neighbours always grow together. Without memory behind it, it costs
+    // nothing; where addresses are limited (ulimit -v) or may not be reserved, the heap grows in segments.
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) return;
+    add_segment(static_cast<size_t>(std::max<int64_t>(usable_memory_bytes(), 0)));
+  }
+
+  /// Memory that a block of the heap takes, with its header.
+  static size_t heap_size(size_t bytes) { return round_up(bytes + kHeader, kPage); }
+  /// Memory that a block takes, whichever it is.
+  static int64_t size_of(const Header& block) {
+    return static_cast<int64_t>(block.size_class == kLarge ? heap_size(static_cast<size_t>(block.bytes))
+                                                           : size_of_class(block.size_class));
+  }
 
   int64_t release_locked() {
-    int64_t released = 0;
-    for (int index = kFirstLargeClass; index < kClasses; ++index) {
-      while (Header* block = free_[index]) {
-        free_[index] = block->next;
-        ::munmap(reinterpret_cast<char*>(block) + kHeader - kPage, mapped_size(index));
-        released += static_cast<int64_t>(mapped_size(index));
-      }
-    }
+    const auto released = static_cast<int64_t>(heap_.backed_bytes());
+    heap_.release([](char* at, size_t bytes) { ::madvise(at, bytes, MADV_DONTNEED); });
     statistics_.system_bytes -= released;
     return released;
   }
 
   void* take(size_t bytes) {
-    // Beyond every machine, and beyond the last class.
+    // Beyond every machine.
     if (bytes > kLargestBlock) throw OutOfMemory(fmt::format("out of memory: {} bytes were asked for", bytes));
-    int index = class_of(bytes + kHeader);
-    if (index >= kFirstLargeClass) index = std::max(kFirstLargeClass, class_of(bytes));
     const std::lock_guard lock(mutex_);
-    if (free_[index] == nullptr) refill(index);
-    Header* block = free_[index];
-    free_[index] = block->next;
-    block->next = nullptr;
+    Header* block = bytes + kHeader < kLargeBlock ? take_small(class_of(bytes + kHeader)) : take_large(bytes);
     block->purpose = current_purpose();
     block->bytes = static_cast<int64_t>(bytes);
     ++statistics_.allocations;
-    count(block->purpose, block->bytes, static_cast<int64_t>(size_of_class(index)));
+    count(block->purpose, block->bytes, size_of(*block));
     return reinterpret_cast<char*>(block) + kHeader;
   }
 
@@ -132,46 +138,54 @@ class Cache final : public c10::Allocator {
     statistics_.at_peak = statistics_.live;
   }
 
-  void refill(int index) {
-    const size_t block_bytes = size_of_class(index);
-    if (index >= kFirstLargeClass) {
-      add_free(map(block_bytes, kPage) - kHeader, index);
-      return;
+  Header* take_large(size_t bytes) {
+    auto* block = reinterpret_cast<Header*>(take_from_heap(heap_size(bytes)));
+    *block = {kMagic, kLarge, Purpose::other, 0, nullptr};
+    return block;
+  }
+
+  Header* take_small(int index) {
+    if (free_[index] == nullptr) {
+      const size_t block_bytes = size_of_class(index);
+      char* memory = take_from_heap(kChunk);
+      for (size_t i = kChunk / block_bytes; i-- > 0;) {
+        auto* block = reinterpret_cast<Header*>(memory + i * block_bytes);
+        *block = {kMagic, index, Purpose::other, 0, free_[index]};
+        free_[index] = block;
+      }
     }
-    char* memory = map(kHugePage, 0);
-    for (size_t i = kHugePage / block_bytes; i-- > 0;) add_free(memory + i * block_bytes, index);
+    Header* block = free_[index];
+    free_[index] = block->next;
+    block->next = nullptr;
+    return block;
   }
 
-  void add_free(char* at, int index) {
-    auto* block = reinterpret_cast<Header*>(at);
-    *block = {kMagic, index, Purpose::other, 0, free_[index]};
-    free_[index] = block;
-  }
-
-  /// `bytes` of memory, with `before` more in front; from 2 MiB on, aligned to huge pages.
-  char* map(size_t bytes, size_t before) {
-    bytes = round_up(bytes, kPage);
-    const size_t alignment = bytes >= kHugePage ? kHugePage : kPage;
-    const size_t reserve = before + bytes + alignment - kPage;  // room to align
-    const auto ask = [&] {
-      return ::mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    };
-    void* memory = ask();
-    // What is cached in blocks of other sizes may be what is missing.
-    if (memory == MAP_FAILED && release_locked() > 0) memory = ask();
-    if (memory == MAP_FAILED)
+  char* take_from_heap(size_t bytes) {
+    auto taken = heap_.take(bytes);
+    // What is free in parts with and without memory behind them may fit together, and what is kept for reuse may be
+    // what the system lacks.
+    if (!taken && release_locked() > 0) taken = heap_.take(bytes);
+    if (!taken && add_segment(std::max(bytes, kSegment))) taken = heap_.take(bytes);
+    if (!taken && add_segment(bytes)) taken = heap_.take(bytes);
+    if (!taken)
       throw OutOfMemory(fmt::format("out of memory: {} more were asked for {}; {}",
                                     in_mebibytes(static_cast<int64_t>(bytes)), name_of(current_purpose()),
                                     words(statistics_)));
-    char* begin = static_cast<char*>(memory);
-    char* start = reinterpret_cast<char*>(round_up(reinterpret_cast<size_t>(begin) + before, alignment));
-    if (start - before != begin) ::munmap(begin, static_cast<size_t>(start - before - begin));
-    const size_t tail = static_cast<size_t>(begin + reserve - (start + bytes));
-    if (tail != 0) ::munmap(start + bytes, tail);
-    if (alignment == kHugePage) ::madvise(start, bytes, MADV_HUGEPAGE);
-    ++statistics_.system_calls;
-    statistics_.system_bytes += static_cast<int64_t>(before + bytes);
-    return start;
+    if (taken->bare > 0) {
+      ++statistics_.system_calls;
+      statistics_.system_bytes += static_cast<int64_t>(taken->bare);
+    }
+    return taken->at;
+  }
+
+  /// Addresses for `bytes` more; false when there are none.
+  bool add_segment(size_t bytes) {
+    bytes = round_up(bytes, kHugePage);
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    ::madvise(memory, bytes, MADV_HUGEPAGE);
+    heap_.add(static_cast<char*>(memory), bytes);
+    return true;
   }
 
   static void give_back(void* data) {
@@ -186,14 +200,19 @@ class Cache final : public c10::Allocator {
     }
     Cache& cache = instance();
     const std::lock_guard lock(cache.mutex_);
-    const int index = block->size_class;
-    block->next = cache.free_[index];
-    cache.free_[index] = block;
-    cache.count(block->purpose, -block->bytes, -static_cast<int64_t>(size_of_class(index)));
+    cache.count(block->purpose, -block->bytes, -size_of(*block));
+    if (block->size_class == kLarge) {
+      block->magic = 0;  // freed twice, it is found out until another block begins here
+      cache.heap_.give(reinterpret_cast<char*>(block), heap_size(static_cast<size_t>(block->bytes)));
+    } else {
+      block->next = cache.free_[block->size_class];
+      cache.free_[block->size_class] = block;
+    }
   }
 
   std::mutex mutex_;
-  std::array<Header*, kClasses> free_{};
+  std::array<Header*, kSmallClasses> free_{};
+  Extents heap_;
   AllocatorStatistics statistics_;
 };
 
@@ -218,6 +237,11 @@ int64_t release_cached() {
 void release_malloc() {
   // MALLCTL_ARENAS_ALL, from jemalloc's header.
   if (mallctl != nullptr) mallctl("arena.4096.purge", nullptr, nullptr, nullptr, 0);
+}
+
+int64_t resident_beside_blocks() {
+  if (!installed) return 0;
+  return std::max<int64_t>(0, resident_bytes() - Cache::instance().statistics().system_bytes);
 }
 
 std::string held_in_words() { return words(Cache::instance().statistics()); }

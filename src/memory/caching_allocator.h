@@ -1,13 +1,13 @@
 // A caching CPU allocator installed under ATen, so that a training step after warm-up asks the system for nothing.
 //
 // Why: an eager step allocates and frees hundreds of megabytes of activations; glibc hands large blocks back to the
-// system each time, and the page faults of getting them again cost more than the element-wise work. Here a freed block
-// goes to the free list of its size class and is handed out again. Blocks of 2 MiB and more are aligned to and advised
-// for huge pages.
+// system each time, and the page faults of getting them again cost more than the element-wise work.
 //
-// Size classes: four steps for each power of two (waste at most 25 %, 12 % on average; none for a power of two). Blocks
-// below 1 MiB, which have 64 bytes more, are carved from 2 MiB chunks of one class. Memory returns to the system only
-// through release_cached().
+// Blocks of 64 KiB and more are parts of one heap, which is advised for huge pages: the tightest free part serves a
+// request, and what is freed joins its free neighbours (memory/extents.h). So hardly anything is rounded (64 bytes, and
+// up to whole pages), and what one size leaves free serves another. Smaller blocks are carved from chunks of 256 KiB of
+// one size class: four steps for each power of two (waste at most 25 %, 12 % on average). Memory returns to the system
+// only through release_cached().
 //
 // Thread safety: every function may be called from any thread; a block may be freed by another thread than the one that
 // got it.
@@ -24,7 +24,7 @@
 namespace trireme::memory {
 
 struct AllocatorStatistics {
-  int64_t live_bytes = 0;       ///< handed out now, rounded to size classes, and what is held elsewhere
+  int64_t live_bytes = 0;       ///< handed out now, rounded, and what is held elsewhere
   int64_t peak_live_bytes = 0;  ///< highest live_bytes since the start or reset_peak()
   int64_t system_bytes = 0;     ///< taken from the system: live and cached
   int64_t system_calls = 0;     ///< how often the system was asked for memory
@@ -50,11 +50,14 @@ bool caching_allocator_installed();
 AllocatorStatistics allocator_statistics();
 /// The peak is what is live now.
 void reset_peak();
-/// Gives free blocks of 1 MiB and more back to the system, and what malloc holds free; returns how many bytes of
+/// Gives free blocks of 64 KiB and more back to the system, and what malloc holds free; returns how many bytes of
 /// blocks.
 int64_t release_cached();
 /// Gives what malloc holds free back to the system: libraries build tables when they are loaded and free them again.
 void release_malloc();
+/// What this process has in memory now beside the blocks: libraries and their tables, mapped data. 0 when the allocator
+/// is not installed, and nobody counts.
+int64_t resident_beside_blocks();
 /// What tensors hold now, by purpose, and what is kept for reuse: "tensors hold 712.0 MiB: moments 228.4 MiB, ...".
 std::string held_in_words();
 

@@ -1,9 +1,9 @@
 // What a worker's memory will be used for, from the shape alone, before anything is allocated.
 //
 // An estimate in the sense of a sum of the tensors that the step keeps: parameters, optimizer state and what operations
-// save for backward. Not in it: libraries and code (some 300 MiB with LibTorch), scratch of matrix products, and the
-// allocator's rounding (12 % on average). Source of the idea: Korthikanti et al., arXiv:2205.05198, section 4.1; the
-// terms are those of our own operations (ops/).
+// save for backward. Not in it: libraries and code, which are measured at the start of a run, scratch of matrix
+// products, and what the allocator keeps for reuse. Source of the idea: Korthikanti et al., arXiv:2205.05198,
+// section 4.1; the terms are those of our own operations (ops/).
 #pragma once
 
 #include <cstdint>

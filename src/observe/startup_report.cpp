@@ -92,14 +92,16 @@ void add_step(Page& page, const StartupReport& report) {
 
 void add_memory(Page& page, const StartupReport& report) {
   const std::vector<MemoryItem> items = estimate_memory(report.config);
-  const int64_t total = total_bytes(items);
+  const int64_t total = total_bytes(items) + report.libraries_bytes;
   const int64_t all = total * report.workers;
-  page.section("Memory", "{} {} a worker{}, and what libraries and their scratch take",
-               is_lower_bound(report.config.model) ? "more than" : "about", short_bytes(total),
-               report.workers > 1 ? fmt::format(", {} in all", short_bytes(all)) : "");
-  for (const MemoryItem& item : items) {
-    page.line("  {:<15} {:>9}  {}", item.purpose, short_bytes(item.bytes), item.how);
-  }
+  page.section("Memory", "{} {} a worker{}{}", is_lower_bound(report.config.model) ? "more than" : "about",
+               short_bytes(total), report.workers > 1 ? fmt::format(", {} in all", short_bytes(all)) : "",
+               report.libraries_bytes > 0 ? "" : ", and what libraries and their scratch take");
+  const auto line = [&page](std::string_view purpose, int64_t bytes, std::string_view how) {
+    page.line("  {:<15} {:>9}  {}", purpose, short_bytes(bytes), how);
+  };
+  for (const MemoryItem& item : items) line(item.purpose, item.bytes, item.how);
+  if (report.libraries_bytes > 0) line("libraries", report.libraries_bytes, "and mapped data, as they are now");
   if (report.memory_bytes > 0 && all > report.memory_bytes) {
     page.line("more than this machine's {}: the run may be killed. Less is used by", short_bytes(report.memory_bytes));
     page.line("{}", ways_to_less_memory(report.config));

@@ -6,60 +6,9 @@ namespace trireme::ops {
 namespace TRIREME_KERNEL_LEVEL {
 namespace {
 
-using Words = Lanes<uint32_t>;
-typedef uint16_t Halves __attribute__((vector_size(kLanes * sizeof(uint16_t))));
-
-inline Words load_words(const void* from) {
-  Words words;
-  memcpy(&words, from, sizeof words);
-  return words;
-}
-inline void store_words(void* to, Words words) { memcpy(to, &words, sizeof words); }
-
-inline Words widened(Halves x) { return __builtin_convertvector(x, Words); }
-
-// The bits of bf16 numbers, rounded to nearest, ties to even; a NaN stays one.
-inline Words rounded(Lanes<float> x) {
-  const Words bits = reinterpret_cast<Words>(x);
-  const Words nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-  return (bits & 0x7FFFFFFF) > 0x7F800000 ? Words{} + 0x7FC0 : nearest;
-}
 inline void store_halves(Bf16* to, Words bits) {
   const Halves narrow = __builtin_convertvector(bits, Halves);
   memcpy(to, &narrow, sizeof narrow);
-}
-
-// Lane l of row i changes places with lane i of row l, a bit of the two numbers at a time.
-struct Exchange {
-  uint32_t low[4][kLanes], high[4][kLanes];
-};
-constexpr Exchange make_exchange() {
-  Exchange masks{};
-  for (int bit = 0; bit < 4; ++bit) {
-    const uint32_t step = 1U << bit;
-    for (uint32_t lane = 0; lane < kLanes; ++lane) {
-      masks.low[bit][lane] = (lane & step) != 0 ? kLanes + lane - step : lane;
-      masks.high[bit][lane] = (lane & step) != 0 ? kLanes + lane : lane + step;
-    }
-  }
-  return masks;
-}
-alignas(64) constexpr Exchange kExchange = make_exchange();
-
-inline void transpose_16(const uint32_t* in, int64_t in_stride, uint32_t* out, int64_t out_stride) {
-  Words rows[kLanes];
-  for (int64_t i = 0; i < kLanes; ++i) rows[i] = load_words(in + i * in_stride);
-  for (int bit = 0; bit < 4; ++bit) {
-    const int64_t step = int64_t{1} << bit;
-    const Words low = load_words(kExchange.low[bit]), high = load_words(kExchange.high[bit]);
-    for (int64_t i = 0; i < kLanes; ++i) {
-      if ((i & step) != 0) continue;
-      const Words a = rows[i], b = rows[i + step];
-      rows[i] = __builtin_shuffle(a, b, low);
-      rows[i + step] = __builtin_shuffle(a, b, high);
-    }
-  }
-  for (int64_t i = 0; i < kLanes; ++i) store_words(out + i * out_stride, rows[i]);
 }
 
 // in [rows][cols] -> out [cols][rows], both multiples of 16
@@ -124,8 +73,8 @@ struct Visible {
   }
 };
 
-// exponential() hides what is not finite.
-inline Lanes<float> weight_of(Lanes<float> exponent) { return exponential(exponent) + exponent * 0.0f; }
+// Of exponents up to 0, but for rounding. exponential_of_low() hides what is not finite.
+inline Lanes<float> weight_of(Lanes<float> exponent) { return exponential_of_low(exponent) + exponent * 0.0f; }
 
 // The highest scores of the queries so far and in this tile. Each maximum waits for the one before it, so those of all
 // 64 queries are taken side by side.
@@ -169,7 +118,7 @@ void softmax_tile(const TileMask& mask, float scale, const float* scores, Runnin
       const Lanes<float> even = weight(k), odd = weight(k + 1);
       sum += even;
       sum += odd;
-      store_words(weights + k * kTile + 2 * first, rounded(even) | (rounded(odd) << 16));
+      store_words(weights + k * kTile + 2 * first, in_pairs(even, odd));
     }
     memcpy(softmax->sum + first, &sum, sizeof sum);
     memcpy(factor + first, &correction, sizeof correction);
@@ -196,9 +145,8 @@ void store_columns(int64_t rows, int64_t cols, int64_t width, const float* x, co
   for (int64_t i = 0; i < width; i += 2) {
     for (int64_t j = 0; j < kTile; j += kLanes) {
       const Lanes<float> factor = load(by, Block{j});
-      const Words even = rounded(load(x + i * kTile, Block{j}) * factor),
-                  odd = rounded(load(x + (i + 1) * kTile, Block{j}) * factor);
-      store_words(pairs + i / 2 * kTile + j, even | (odd << 16));
+      store_words(pairs + i / 2 * kTile + j,
+                  in_pairs(load(x + i * kTile, Block{j}) * factor, load(x + (i + 1) * kTile, Block{j}) * factor));
     }
   }
   transpose_words(width / 2, kTile, pairs, turned);
@@ -229,13 +177,13 @@ void softmax_gradient_tile(const TileMask& mask, float scale, const float* score
       const auto gradient = [&](int64_t key) {
         const Lanes<float> exponent = load(scores + key * kTile, Block{first}) * scale - shift;
         const Lanes<float> weight = visible.of(key, weight_of(exponent), Lanes<float>{});
-        store_halves(weights + key * kTile + first, rounded(weight));
-        const Words bits = rounded(weight * (load(dweights + key * kTile, Block{first}) - dot) * scale);
-        store_halves(dscores + key * kTile + first, bits);
-        return bits;
+        put(weights + key * kTile, Block{first}, weight);
+        const Lanes<float> dscore = weight * (load(dweights + key * kTile, Block{first}) - dot) * scale;
+        put(dscores + key * kTile, Block{first}, dscore);
+        return dscore;
       };
-      const Words even = gradient(k), odd = gradient(k + 1);
-      store_words(dscores_in_pairs + k * kTile + 2 * first, even | (odd << 16));
+      const Lanes<float> even = gradient(k), odd = gradient(k + 1);
+      store_words(dscores_in_pairs + k * kTile + 2 * first, in_pairs(even, odd));
     }
   }
 }
@@ -250,7 +198,7 @@ void softmax_gradient(const TileMask& mask, float scale, const float* scores, co
 
 void store_rows(int64_t rows, int64_t cols, int64_t width, const float* x, Bf16* out, int64_t stride) {
   for (int64_t row = 0; row < rows; ++row, x += width, out += stride)
-    for (int64_t i = 0; i < cols; ++i) store(out[i], x[i]);
+    each(cols, [&](auto i) { put(out, i, load(x, i)); });
 }
 
 void store_transposed(int64_t rows, int64_t cols, int64_t width, const float* x, Bf16* out, int64_t stride) {

@@ -1,7 +1,6 @@
 #include "ops/attention_tiles.h"
 
 #include <ATen/ATen.h>
-#include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,7 @@
 
 #include "ops/attention_kernels.h"
 #include "ops/dispatch.h"
+#include "ops/tile_product.h"
 
 namespace trireme::ops {
 namespace {
@@ -31,12 +31,6 @@ class Buffer {
   at::Tensor memory_;
   T* data_;
 };
-
-// c [m, n] (+)= a [m, k] @ b, b in pairs [k/2][n][2].
-void multiply(int64_t m, int64_t n, int64_t k, const Bf16* a, const Bf16* b, float* c, bool add) {
-  at::native::cpublas::brgemm(m, n, k, k, n, n, add, reinterpret_cast<const at::BFloat16*>(a),
-                              reinterpret_cast<const at::BFloat16*>(b), c);
-}
 
 // A piece of one row of the batch, and one head of keys and values with the queries that share it.
 struct Task {
@@ -93,12 +87,11 @@ class Problem {
   const float scale;
 };
 
-// Runs body(task) for all, over the team; a task is done by one thread, so no sum depends on how many there are.
+// Runs body(tasks, products) over the team; a task is done by one thread, so no sum depends on how many there are.
 template <typename Body>
 void over_tasks(const std::vector<Task>& tasks, Body&& body) {
   at::parallel_for(0, static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
-    body(std::span(tasks).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
-    at::native::cpublas::brgemm_release();
+    body(std::span(tasks).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), TileProducts());
   });
 }
 
@@ -111,8 +104,7 @@ int64_t most_tiles(std::span<const Task> tasks) {
 }  // namespace
 
 bool tiles_apply(const at::Tensor& qkv, const AttentionShape& shape) {
-  static const bool has_products = at::native::cpublas::could_pack(at::kBFloat16);
-  return has_products && on_cpu(qkv) && qkv.scalar_type() == at::kBFloat16 && shape.head_dim <= kMostTileWidth;
+  return have_tile_products() && on_cpu(qkv) && qkv.scalar_type() == at::kBFloat16 && shape.head_dim <= kMostTileWidth;
 }
 
 void attention_tiles(const at::Tensor& qkv, const AttentionShape& shape, std::span<const Piece> pieces, int64_t window,
@@ -122,7 +114,7 @@ void attention_tiles(const at::Tensor& qkv, const AttentionShape& shape, std::sp
   const Bf16* from = data<Bf16>(qkv);
   Bf16* to = data<Bf16>(out);
   float* statistics = data<float>(logsumexp);
-  over_tasks(p.tasks(pieces), [&](std::span<const Task> tasks) {
+  over_tasks(p.tasks(pieces), [&](std::span<const Task> tasks, const TileProducts& products) {
     const int64_t most = most_tiles(tasks), size = kTile * p.width;
     Buffer<Bf16> keys(most * size), values(most * size), queries(size), weights(kTile * kTile);
     Buffer<float> scores(kTile * kTile), sums(size), factor(kTile);
@@ -143,10 +135,10 @@ void attention_tiles(const at::Tensor& qkv, const AttentionShape& shape, std::sp
           std::ranges::fill(softmax.highest, kLowestScore);
           std::ranges::fill(softmax.sum, 0.0F);
           for (int64_t j = start; j <= i; ++j) {
-            multiply(kTile, kTile, p.width, keys.at(j * size), queries, scores, false);
+            products.multiply(kTile, kTile, p.width, keys.at(j * size), queries, scores, false);
             kernels.softmax(p.mask(i, j), p.scale, scores, &softmax, factor, weights);
             if (j > start) kernels.scale_columns(p.width, factor, sums);
-            multiply(p.width, kTile, kTile, values.at(j * size), weights, sums, j > start);
+            products.multiply(p.width, kTile, kTile, values.at(j * size), weights, sums, j > start);
           }
           kernels.finish(count, p.head_dim, p.width, p.scale, sums, softmax, p.plain(to, task, i, head),
                          p.heads * p.head_dim, p.statistic(statistics, task, i, head));
@@ -164,7 +156,7 @@ void attention_tiles_backward(const at::Tensor& dout, const at::Tensor& qkv, con
   const Bf16 *from = data<Bf16>(qkv), *result = data<Bf16>(out), *upstream = data<Bf16>(dout);
   float* statistics = data<float>(logsumexp);
   Bf16* to = data<Bf16>(dqkv);
-  over_tasks(p.tasks(pieces), [&](std::span<const Task> tasks) {
+  over_tasks(p.tasks(pieces), [&](std::span<const Task> tasks, const TileProducts& products) {
     const int64_t most = most_tiles(tasks), size = kTile * p.width, out_row = p.heads * p.head_dim;
     Buffer<Bf16> keys(most * size), turned_keys(most * size), values(most * size);
     Buffer<Bf16> queries(size), turned_queries(size), gradients(size), turned_gradients(size);
@@ -195,15 +187,15 @@ void attention_tiles_backward(const at::Tensor& dout, const at::Tensor& qkv, con
           std::copy_n(p.statistic(statistics, task, i, head), count, shift.at(0));
           kernels.dot(count, p.head_dim, gradient, out_row, p.plain(result, task, i, head), out_row, dot);
           for (int64_t j = start; j <= i; ++j) {
-            multiply(kTile, kTile, p.width, keys.at(j * size), turned_queries, scores, false);
-            multiply(kTile, kTile, p.width, values.at(j * size), turned_gradients, dweights, false);
+            products.multiply(kTile, kTile, p.width, keys.at(j * size), turned_queries, scores, false);
+            products.multiply(kTile, kTile, p.width, values.at(j * size), turned_gradients, dweights, false);
             kernels.softmax_gradient(p.mask(i, j), p.scale, scores, dweights, shift, dot, weights, dscores,
                                      dscores_in_pairs);
             // The first queries that see these keys: those of their own tile.
             const bool add = member > 0 || i > j;
-            multiply(kTile, p.width, kTile, weights, gradients, dvalues.at(j * size), add);
-            multiply(kTile, p.width, kTile, dscores, queries, dkeys.at(j * size), add);
-            multiply(p.width, kTile, kTile, turned_keys.at(j * size), dscores_in_pairs, dqueries, j > start);
+            products.multiply(kTile, p.width, kTile, weights, gradients, dvalues.at(j * size), add);
+            products.multiply(kTile, p.width, kTile, dscores, queries, dkeys.at(j * size), add);
+            products.multiply(p.width, kTile, kTile, turned_keys.at(j * size), dscores_in_pairs, dqueries, j > start);
           }
           kernels.store_transposed(count, p.head_dim, p.width, dqueries, p.fused(to, task, i, head), p.row);
         }

@@ -17,11 +17,13 @@ TRIREME_DECLARE_LEVEL(portable)
 #ifdef TRIREME_X86_LEVELS
 TRIREME_DECLARE_LEVEL(avx2)
 TRIREME_DECLARE_LEVEL(avx512)
-#endif
+TRIREME_DECLARE_LEVEL(avx512_bf16)
 
-#ifdef TRIREME_X86_LEVELS
-#define TRIREME_SELECT(name) \
-  (cpu_level() == CpuLevel::avx512 ? avx512::name() : cpu_level() == CpuLevel::avx2 ? avx2::name() : portable::name())
+#define TRIREME_SELECT(name)                                  \
+  (cpu_level() == CpuLevel::avx512_bf16 ? avx512_bf16::name() \
+   : cpu_level() == CpuLevel::avx512    ? avx512::name()      \
+   : cpu_level() == CpuLevel::avx2      ? avx2::name()        \
+                                        : portable::name())
 #else
 #define TRIREME_SELECT(name) portable::name()
 #endif

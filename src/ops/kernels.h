@@ -87,9 +87,9 @@ struct Kernels {
 
   /// Softmax cross-entropy of rows of logits [rows, cols]: loss[r] = log(sum exp(logits)) - logits[label], 0 where the
   /// label is negative; z[r] = log(sum exp(logits))^2 (z may be null). With cap > 0 logits are soft-capped first. With
-  /// `gradient`, logits become d (loss + z_loss * z) / d logits * scale.
+  /// `gradient`, logits become d (loss + z_loss * z) / d logits * scale, and terms [cols] is scratch.
   void (*cross_entropy)(int64_t rows, int64_t cols, T* logits, const int64_t* labels, C scale, C z_loss, C cap,
-                        bool gradient, C* loss, C* z);
+                        bool gradient, C* loss, C* z, C* terms);
 
   /// AdamW (Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW computes it) over `count`
   /// elements: g = gradient * gradient_scale; w *= 1 - lr*decay; m, v updated; w -= lr/bias1 * m / (sqrt(v/bias2) +

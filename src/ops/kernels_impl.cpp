@@ -15,7 +15,7 @@ void rms_norm_forward(int64_t rows, int64_t cols, const T* __restrict x, const T
   for (int64_t row = 0; row < rows; ++row, x += cols, y += cols) {
     const T* source = x;
     if (delta != nullptr) {
-      for (int64_t i = 0; i < cols; ++i) store(h[i], load(x[i]) + load(delta[i]));
+      each(cols, [&](auto i) { put(h, i, load(x, i) + load(delta, i)); });
       source = h;
       h += cols;
       delta += cols;
@@ -26,7 +26,7 @@ void rms_norm_forward(int64_t rows, int64_t cols, const T* __restrict x, const T
     });
     const C scale = C{1} / sqrt(squares / static_cast<C>(cols) + eps);
     rstd[row] = scale;
-    for (int64_t i = 0; i < cols; ++i) store(y[i], load(source[i]) * scale * load(weight[i]));
+    each(cols, [&](auto i) { put(y, i, load(source, i) * scale * load(weight, i)); });
   }
 }
 
@@ -39,13 +39,13 @@ void rms_norm_backward(int64_t rows, int64_t cols, const T* __restrict dy, const
     const C scale = rstd[row];
     const C dot = lane_sum<C>(cols, [&](auto i) { return load(dy, i) * load(weight, i) * load(h, i); });
     const C pull = dot * scale * scale * scale / static_cast<C>(cols);
-    for (int64_t i = 0; i < cols; ++i) {
-      const C value = load(h[i]), upstream = load(dy[i]);
-      dw[i] += upstream * value * scale;
-      C gradient = upstream * load(weight[i]) * scale - value * pull;
-      if (dh != nullptr) gradient += load(dh[i]);
-      store(dx[i], gradient);
-    }
+    each(cols, [&](auto i) {
+      const auto value = load(h, i), upstream = load(dy, i);
+      put(dw, i, load(dw, i) + upstream * value * scale);
+      auto gradient = upstream * load(weight, i) * scale - value * pull;
+      if (dh != nullptr) gradient += load(dh, i);
+      put(dx, i, gradient);
+    });
     if (dh != nullptr) dh += cols;
   }
 }
@@ -58,7 +58,7 @@ void layer_norm_forward(int64_t rows, int64_t cols, const T* __restrict x, const
   for (int64_t row = 0; row < rows; ++row, x += cols, y += cols) {
     const T* source = x;
     if (delta != nullptr) {
-      for (int64_t i = 0; i < cols; ++i) store(h[i], load(x[i]) + load(delta[i]));
+      each(cols, [&](auto i) { put(h, i, load(x, i) + load(delta, i)); });
       source = h;
       h += cols;
       delta += cols;
@@ -71,8 +71,7 @@ void layer_norm_forward(int64_t rows, int64_t cols, const T* __restrict x, const
     const C scale = C{1} / sqrt(squares / static_cast<C>(cols) + eps);
     mean[row] = center;
     rstd[row] = scale;
-    for (int64_t i = 0; i < cols; ++i)
-      store(y[i], (load(source[i]) - center) * scale * load(weight[i]) + load(bias[i]));
+    each(cols, [&](auto i) { put(y, i, (load(source, i) - center) * scale * load(weight, i) + load(bias, i)); });
   }
 }
 
@@ -88,21 +87,26 @@ void layer_norm_backward(int64_t rows, int64_t cols, const T* __restrict dy, con
     const C pull =
         lane_sum<C>(cols, [&](auto i) { return load(dy, i) * load(weight, i) * (load(h, i) - center) * scale; }) /
         count;
-    for (int64_t i = 0; i < cols; ++i) {
-      const C normed = (load(h[i]) - center) * scale, upstream = load(dy[i]);
-      dw[i] += upstream * normed;
-      db[i] += upstream;
-      C gradient = scale * (upstream * load(weight[i]) - shift - normed * pull);
-      if (dh != nullptr) gradient += load(dh[i]);
-      store(dx[i], gradient);
-    }
+    each(cols, [&](auto i) {
+      const auto normed = (load(h, i) - center) * scale, upstream = load(dy, i);
+      put(dw, i, load(dw, i) + upstream * normed);
+      put(db, i, load(db, i) + upstream);
+      auto gradient = scale * (upstream * load(weight, i) - shift - normed * pull);
+      if (dh != nullptr) gradient += load(dh, i);
+      put(dx, i, gradient);
+    });
     if (dh != nullptr) dh += cols;
   }
 }
 
 // tanh(u) = 1 - 2 / (1 + exp(2u)); the double goes to the C library, which has no cancellation near 0.
 inline float hyperbolic_tangent(float u) { return 1.0f - 2.0f / (1.0f + exponential(2.0f * u)); }
+inline Lanes<float> hyperbolic_tangent(Lanes<float> u) { return 1.0f - 2.0f / (1.0f + exponential(2.0f * u)); }
 inline double hyperbolic_tangent(double u) { return tanh(u); }
+inline Lanes<double> hyperbolic_tangent(Lanes<double> u) {
+  for (int64_t lane = 0; lane < kLanes; ++lane) u[lane] = tanh(u[lane]);
+  return u;
+}
 
 constexpr double kGeluScale = 0.79788456080286535588;  // sqrt(2 / pi)
 constexpr double kGeluCubic = 0.044715;
@@ -110,23 +114,23 @@ constexpr double kGeluCubic = 0.044715;
 template <typename T>
 void gelu_forward(int64_t count, const T* __restrict x, T* __restrict y) {
   using C = Compute<T>;
-  for (int64_t i = 0; i < count; ++i) {
-    const C value = load(x[i]);
-    const C inner = static_cast<C>(kGeluScale) * (value + static_cast<C>(kGeluCubic) * value * value * value);
-    store(y[i], C{0.5} * value * (C{1} + hyperbolic_tangent(inner)));
-  }
+  each(count, [&](auto i) {
+    const auto value = load(x, i);
+    const auto inner = static_cast<C>(kGeluScale) * (value + static_cast<C>(kGeluCubic) * value * value * value);
+    put(y, i, C{0.5} * value * (C{1} + hyperbolic_tangent(inner)));
+  });
 }
 
 template <typename T>
 void gelu_backward(int64_t count, const T* __restrict x, const T* __restrict dy, T* __restrict dx) {
   using C = Compute<T>;
-  for (int64_t i = 0; i < count; ++i) {
-    const C value = load(x[i]), square = value * value;
-    const C inner = static_cast<C>(kGeluScale) * (value + static_cast<C>(kGeluCubic) * square * value);
-    const C slope = static_cast<C>(kGeluScale) * (C{1} + C{3} * static_cast<C>(kGeluCubic) * square);
-    const C bend = hyperbolic_tangent(inner);
-    store(dx[i], load(dy[i]) * C{0.5} * (C{1} + bend + value * (C{1} - bend * bend) * slope));
-  }
+  each(count, [&](auto i) {
+    const auto value = load(x, i), square = value * value;
+    const auto inner = static_cast<C>(kGeluScale) * (value + static_cast<C>(kGeluCubic) * square * value);
+    const auto slope = static_cast<C>(kGeluScale) * (C{1} + C{3} * static_cast<C>(kGeluCubic) * square);
+    const auto bend = hyperbolic_tangent(inner);
+    put(dx, i, load(dy, i) * C{0.5} * (C{1} + bend + value * (C{1} - bend * bend) * slope));
+  });
 }
 
 template <typename T>
@@ -184,10 +188,11 @@ template <typename T>
 void swiglu_forward(int64_t rows, int64_t cols, const T* __restrict gate_up, T* __restrict y) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, gate_up += 2 * cols, y += cols) {
-    for (int64_t i = 0; i < cols; ++i) {
-      const C gate = load(gate_up[i]);
-      store(y[i], gate / (C{1} + exponential(-gate)) * load(gate_up[cols + i]));
-    }
+    const T* up = gate_up + cols;
+    each(cols, [&](auto i) {
+      const auto gate = load(gate_up, i);
+      put(y, i, gate / (C{1} + exponential(-gate)) * load(up, i));
+    });
   }
 }
 
@@ -196,12 +201,14 @@ void swiglu_backward(int64_t rows, int64_t cols, const T* __restrict gate_up, co
                      T* __restrict dgate_up) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, gate_up += 2 * cols, dgate_up += 2 * cols, dy += cols) {
-    for (int64_t i = 0; i < cols; ++i) {
-      const C gate = load(gate_up[i]), up = load(gate_up[cols + i]), upstream = load(dy[i]);
-      const C sigmoid = C{1} / (C{1} + exponential(-gate));
-      store(dgate_up[i], upstream * up * sigmoid * (C{1} + gate * (C{1} - sigmoid)));
-      store(dgate_up[cols + i], upstream * gate * sigmoid);
-    }
+    const T* ups = gate_up + cols;
+    T* dups = dgate_up + cols;
+    each(cols, [&](auto i) {
+      const auto gate = load(gate_up, i), up = load(ups, i), upstream = load(dy, i);
+      const auto sigmoid = C{1} / (C{1} + exponential(-gate));
+      put(dgate_up, i, upstream * up * sigmoid * (C{1} + gate * (C{1} - sigmoid)));
+      put(dups, i, upstream * gate * sigmoid);
+    });
   }
 }
 
@@ -218,11 +225,11 @@ void rotate(int64_t rows, int64_t stride, int64_t heads, int64_t head_dim, T* __
     for (int64_t head = 0; head < heads; ++head) {
       T* low = x + head * head_dim;
       T* high = low + half;
-      for (int64_t i = 0; i < half; ++i) {
-        const C a = load(low[i]), b = load(high[i]), turn = sign * s[i];
-        store(low[i], a * c[i] - b * turn);
-        store(high[i], b * c[i] + a * turn);
-      }
+      each(half, [&](auto i) {
+        const auto a = load(low, i), b = load(high, i), stay = load(c, i), turn = sign * load(s, i);
+        put(low, i, a * stay - b * turn);
+        put(high, i, b * stay + a * turn);
+      });
     }
   }
 }
@@ -231,7 +238,6 @@ template <typename T>
 void gather_qkv_gradient(int64_t heads, int64_t kv_heads, int64_t head_dim, const T* __restrict dq, int64_t dq_stride,
                          const T* __restrict dk, int64_t dk_stride, const T* __restrict dv, int64_t dv_stride,
                          T* __restrict out) {
-  using C = Compute<T>;
   for (int64_t head = 0; head < heads; ++head, out += head_dim)
     memcpy(out, dq + head * dq_stride, sizeof(T) * head_dim);
   const int64_t group = heads / kv_heads;
@@ -244,22 +250,37 @@ void gather_qkv_gradient(int64_t heads, int64_t kv_heads, int64_t head_dim, cons
         memcpy(out, first, sizeof(T) * head_dim);
         continue;
       }
-      for (int64_t i = 0; i < head_dim; ++i) {
-        C sum = load(first[i]);
-        for (int64_t member = 1; member < group; ++member) sum += load(first[member * stride + i]);
-        store(out[i], sum);
-      }
+      each(head_dim, [&](auto i) {
+        auto sum = load(first, i);
+        for (int64_t member = 1; member < group; ++member) sum += load(first + member * stride, i);
+        put(out, i, sum);
+      });
     }
   }
 }
 
-template <typename C>
-struct IntegerOf {
-  using type = int32_t;
+// Integers in place of numbers of a type; the bits of its infinity.
+template <typename T>
+struct BitsOf;
+template <>
+struct BitsOf<Bf16> {
+  using type = int16_t;
+  static constexpr type kInfinity = 0x7F80;
 };
 template <>
-struct IntegerOf<double> {
+struct BitsOf<F16> {
+  using type = int16_t;
+  static constexpr type kInfinity = 0x7C00;
+};
+template <>
+struct BitsOf<float> {
+  using type = int32_t;
+  static constexpr type kInfinity = 0x7F800000;
+};
+template <>
+struct BitsOf<double> {
   using type = int64_t;
+  static constexpr type kInfinity = 0x7FF0000000000000;
 };
 
 template <typename C>
@@ -272,49 +293,50 @@ struct Range {
 // be NaN, a branch.
 template <typename T>
 Range<Compute<T>> range_of(int64_t count, const T* x) {
-  using C = Compute<T>;
-  using I = typename IntegerOf<C>::type;
-  constexpr I kSize = sizeof(I) == 4 ? static_cast<I>(INT32_MAX) : static_cast<I>(INT64_MAX);
-  const auto ordered = [](auto bits) { return bits ^ ((bits >> (8 * sizeof(I) - 1)) & kSize); };  // its own inverse
-  const auto bits_of = [](C value) {
-    I bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
+  using I = typename BitsOf<T>::type;
+  typedef I Vector __attribute__((vector_size(64)));
+  constexpr int64_t kWidth = sizeof(Vector) / sizeof(I);
+  constexpr I kSize = static_cast<I>(~(I{1} << (8 * sizeof(I) - 1))), kInfinity = BitsOf<T>::kInfinity;
+  const auto ordered = [](auto bits) {  // its own inverse
+    return static_cast<decltype(bits)>(bits ^ ((bits >> (8 * sizeof(I) - 1)) & kSize));
   };
-  Lanes<I> highest = Lanes<I>{} + ordered(bits_of(static_cast<C>(-INFINITY))), largest = {};
+  Vector highest = Vector{} + ordered(static_cast<I>(~kSize | kInfinity)), largest = {};  // from minus infinity on
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    const Lanes<I> bits = reinterpret_cast<Lanes<I>>(load(x, Block{i})), key = ordered(bits), size = bits & kSize;
+  for (; i + kWidth <= count; i += kWidth) {
+    Vector bits;
+    memcpy(&bits, x + i, sizeof bits);
+    const Vector key = ordered(bits), size = bits & kSize;
     highest = key > highest ? key : highest;
     largest = size > largest ? size : largest;
   }
   for (int64_t lane = 0; i + lane < count; ++lane) {
-    const I bits = bits_of(load(x, i + lane)), key = ordered(bits), size = bits & kSize;
+    I bits;
+    memcpy(&bits, x + i + lane, sizeof bits);
+    const I key = ordered(bits), size = static_cast<I>(bits & kSize);
     highest[lane] = key > highest[lane] ? key : highest[lane];
     largest[lane] = size > largest[lane] ? size : largest[lane];
   }
   I most = highest[0], size = largest[0];
-  for (int64_t lane = 1; lane < kLanes; ++lane) {
+  for (int64_t lane = 1; lane < kWidth; ++lane) {
     most = highest[lane] > most ? highest[lane] : most;
     size = largest[lane] > size ? largest[lane] : size;
   }
   most = ordered(most);
-  Range<C> range;
-  memcpy(&range.highest, &most, sizeof most);
-  range.finite = size < bits_of(static_cast<C>(INFINITY));
-  return range;
+  T value;
+  memcpy(&value, &most, sizeof most);
+  return {load(value), size < kInfinity};
 }
 
 template <typename T>
 void soft_cap(int64_t count, Compute<T> cap, T* __restrict x) {
   const Compute<T> inverse = Compute<T>{1} / cap;
-  for (int64_t i = 0; i < count; ++i) store(x[i], cap * hyperbolic_tangent(load(x[i]) * inverse));
+  each(count, [&](auto i) { put(x, i, cap * hyperbolic_tangent(load(x, i) * inverse)); });
 }
 
 template <typename T>
 void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64_t* __restrict labels, Compute<T> scale,
                    Compute<T> z_loss, Compute<T> cap, bool gradient, Compute<T>* __restrict loss,
-                   Compute<T>* __restrict z) {
+                   Compute<T>* __restrict z, Compute<T>* __restrict terms) {
   using C = Compute<T>;
   for (int64_t row = 0; row < rows; ++row, logits += cols) {
     const int64_t label = labels[row];
@@ -325,33 +347,43 @@ void cross_entropy(int64_t rows, int64_t cols, T* __restrict logits, const int64
       continue;
     }
     // What is not finite must show before the cap makes it so.
-    const bool finite = cap == 0 || range_of(cols, logits).finite;
+    bool finite = cap == 0 || range_of(cols, logits).finite;
     if (cap > 0) soft_cap(cols, cap, logits);
     const Range<C> range = range_of(cols, logits);
     const C highest = range.highest;
-    // exponential() would hide what is not finite.
-    const C poison = finite && range.finite ? C{0} : static_cast<C>(NAN);
-    const C sum = lane_sum<C>(cols, [&](auto j) { return exponential(load(logits, j) - highest); });
+    finite = finite && range.finite;
+    if (!finite) {  // exponential() would hide it
+      loss[row] = static_cast<C>(NAN);
+      if (z != nullptr) z[row] = static_cast<C>(NAN);
+      if (gradient)
+        for (int64_t j = 0; j < cols; ++j) store(logits[j], static_cast<C>(NAN));
+      continue;
+    }
+    // The next row comes from memory while this one is computed.
+    const T* next = row + 1 < rows ? logits + cols : logits;
+    const C sum = lane_sum<C>(cols, [&](auto j) {
+      prefetch(next, j);
+      const auto term = exponential_of_low(load(logits, j) - highest);
+      if (gradient) put(terms, j, term);
+      return term;
+    });
     const C at_label = load(logits[label]);
     // of cap tanh(x / cap) by x
     const C inverse_cap = cap > 0 ? C{1} / cap : C{0};
-    const auto slope = [&](C y) { return C{1} - y * inverse_cap * (y * inverse_cap); };
+    const auto slope = [&](auto y) { return C{1} - y * inverse_cap * (y * inverse_cap); };
     const C log_sum = static_cast<C>(log(sum)) + highest;
-    loss[row] = log_sum - at_label + poison;
-    if (z != nullptr) z[row] = log_sum * log_sum + poison;
+    loss[row] = log_sum - at_label;
+    if (z != nullptr) z[row] = log_sum * log_sum;
     if (!gradient) continue;
     // d log_sum / d logits is the softmax, so z only makes its share larger.
     const C share = C{1} + C{2} * z_loss * log_sum;
     const C inverse = scale * share / sum;
     if (cap > 0) {
-      for (int64_t j = 0; j < cols; ++j) {
-        const C y = load(logits[j]);
-        store(logits[j], exponential(y - highest) * inverse * slope(y) + poison);
-      }
+      each(cols, [&](auto j) { put(logits, j, load(terms, j) * inverse * slope(load(logits, j))); });
     } else {
-      for (int64_t j = 0; j < cols; ++j) store(logits[j], exponential(load(logits[j]) - highest) * inverse + poison);
+      each(cols, [&](auto j) { put(logits, j, load(terms, j) * inverse); });
     }
-    store(logits[label], (exponential(at_label - highest) / sum * share - C{1}) * scale * slope(at_label) + poison);
+    store(logits[label], (terms[label] / sum * share - C{1}) * scale * slope(at_label));
   }
 }
 
@@ -362,17 +394,17 @@ void adamw(int64_t count, Compute<T>* __restrict weight, Compute<T>* __restrict 
   using C = Compute<T>;
   const C scale = static_cast<C>(gradient_scale), keep = static_cast<C>(1 - lr * decay), b1 = static_cast<C>(beta1),
           b2 = static_cast<C>(beta2), n1 = static_cast<C>(1 - beta1), n2 = static_cast<C>(1 - beta2),
-          step = static_cast<C>(lr / bias1), root = static_cast<C>(sqrt(bias2)), e = static_cast<C>(eps);
-  for (int64_t i = 0; i < count; ++i) {
-    const C g = gradient[i] * scale;
-    const C m = b1 * exp_avg[i] + n1 * g;
-    const C v = b2 * exp_avg_sq[i] + n2 * g * g;
-    const C w = weight[i] * keep - step * m / (sqrt(v) / root + e);
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
-    weight[i] = w;
-    if (copy != nullptr) store(copy[i], w);
-  }
+          step = static_cast<C>(lr / bias1), root = static_cast<C>(1 / sqrt(bias2)), e = static_cast<C>(eps);
+  each(count, [&](auto i) {
+    const auto g = load(gradient, i) * scale;
+    const auto m = b1 * load(exp_avg, i) + n1 * g;
+    const auto v = b2 * load(exp_avg_sq, i) + n2 * g * g;
+    const auto w = load(weight, i) * keep - step * m / (square_root(v) * root + e);
+    put(exp_avg, i, m);
+    put(exp_avg_sq, i, v);
+    put(weight, i, w);
+    if (copy != nullptr) put(copy, i, w);
+  });
 }
 
 template <typename T>

@@ -1,14 +1,18 @@
 // What the kernels of every instruction-set level are written with: conversion of element types, vectors of 16 lanes,
-// exp. Included by the sources that are compiled once per level (TRIREME_KERNEL_LEVEL), and by them alone.
+// transposition, exp. Included by the sources that are compiled once per level (TRIREME_KERNEL_LEVEL), and by them
+// alone.
 //
 // Everything here has internal linkage or lives in the level's namespace: an inline function that the linker shared
 // between levels could carry AVX-512 into a portable path. For the same reason only the C library's headers are
-// included.
+// included, and the compiler's for instructions that it does not choose by itself (those functions are always inlined).
 #pragma once
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 #include "ops/kernels.h"
 
@@ -45,7 +49,6 @@ inline void store(F16& to, float value) {
 }
 inline void store(float& to, float value) { to = value; }
 inline void store(double& to, double value) { to = value; }
-
 // Sums run over 16 lanes, written as vectors: g++ unrolls a loop over an array of lanes before it sees that it could be
 // one, and goes on element by element.
 template <typename C>
@@ -64,16 +67,41 @@ template <typename T>
 inline Compute<T> load(const T* x, int64_t i) {
   return load(x[i]);
 }
+using Words = Lanes<uint32_t>;
+typedef uint16_t Halves __attribute__((vector_size(kLanes * sizeof(uint16_t))));
+
+// Of this conversion, and of minima of integers, g++ makes several instructions.
+inline Words widened(Halves x) {
+#ifdef __AVX512F__
+  return reinterpret_cast<Words>(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(x)));
+#else
+  return __builtin_convertvector(x, Words);
+#endif
+}
+inline uint32_t lower_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
+inline Words lower_of(Words a, Words b) {
+#ifdef __AVX512F__
+  return reinterpret_cast<Words>(_mm512_min_epu32(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#else
+  return a < b ? a : b;
+#endif
+}
+
 inline Lanes<float> load(const Bf16* x, Block at) {
-  typedef uint16_t Halves __attribute__((vector_size(kLanes * sizeof(uint16_t))));
   Halves bits;
   memcpy(&bits, x + at.first, sizeof bits);
-  return reinterpret_cast<Lanes<float>>(__builtin_convertvector(bits, Lanes<uint32_t>) << 16);
+  return reinterpret_cast<Lanes<float>>(widened(bits) << 16);
 }
 inline Lanes<float> load(const F16* x, Block at) {
+#ifdef __AVX512F__
+  __m256i bits;
+  memcpy(&bits, x + at.first, sizeof bits);
+  return reinterpret_cast<Lanes<float>>(_mm512_cvtph_ps(bits));
+#else
   Lanes<float> values;
   for (int64_t lane = 0; lane < kLanes; ++lane) values[lane] = load(x[at.first + lane]);
   return values;
+#endif
 }
 inline Lanes<float> load(const float* x, Block at) {
   Lanes<float> values;
@@ -86,56 +114,189 @@ inline Lanes<double> load(const double* x, Block at) {
   return values;
 }
 
-inline int32_t to_integer(float x) { return static_cast<int32_t>(x); }
-inline Lanes<int32_t> to_integer(Lanes<float> x) { return __builtin_convertvector(x, Lanes<int32_t>); }
+// The bits of bf16 numbers, rounded to nearest, ties to even; a NaN stays one.
+inline Words rounded(Lanes<float> x) {
+  const Words bits = reinterpret_cast<Words>(x);
+  const Words nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+  return (bits & 0x7FFFFFFF) > 0x7F800000 ? Words{} + 0x7FC0 : nearest;
+}
+inline Halves narrowed(Lanes<float> x) {
+#ifdef __AVX512BF16__
+  return reinterpret_cast<Halves>(_mm512_cvtneps_pbh(reinterpret_cast<__m512>(x)));
+#else
+  return __builtin_convertvector(rounded(x), Halves);
+#endif
+}
+// even[0], odd[0], even[1], ...
+inline Words in_pairs(Lanes<float> even, Lanes<float> odd) {
+#ifdef __AVX512BF16__
+  const __m512bh both = _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(odd), reinterpret_cast<__m512>(even));
+  alignas(64) static constexpr uint16_t kOrder[2 * kLanes] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                              21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                              11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return reinterpret_cast<Words>(_mm512_permutexvar_epi16(_mm512_load_si512(kOrder), reinterpret_cast<__m512i>(both)));
+#else
+  return rounded(even) | (rounded(odd) << 16);
+#endif
+}
 
-// 2^power times the result is exp(x), to about one unit in the last place: a polynomial on [-ln2/2, ln2/2] (Cephes
-// expf's range reduction). For a float or a vector of them.
-template <typename F, typename I>
-inline F exponential_of_fraction(F x, I& power) {
-  const F n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
-  F r = x - n * 0.693359375f;
-  r = r + n * 2.12194440e-4f;
-  F p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  power = to_integer(n);
-  return p * r * r + r + 1.0f;
+// As store(), of a number or of all lanes.
+template <typename T>
+inline void put(T* to, int64_t i, Compute<T> value) {
+  store(to[i], value);
+}
+inline void put(Bf16* to, Block at, Lanes<float> value) {
+  const Halves halves = narrowed(value);
+  memcpy(to + at.first, &halves, sizeof halves);
+}
+inline void put(F16* to, Block at, Lanes<float> value) {
+#ifdef __AVX512F__
+  const __m256i halves =
+      _mm512_cvtps_ph(reinterpret_cast<__m512>(value), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  memcpy(to + at.first, &halves, sizeof halves);
+#else
+  for (int64_t lane = 0; lane < kLanes; ++lane) store(to[at.first + lane], value[lane]);
+#endif
+}
+template <typename C>
+inline void put(C* to, Block at, Lanes<C> value) {
+  memcpy(to + at.first, &value, sizeof value);
+}
+
+// body(i) for all i below count, which is a Block or a number.
+template <typename Body>
+inline __attribute__((always_inline)) void each(int64_t count, Body body) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) body(Block{i});
+  for (; i < count; ++i) body(i);
+}
+
+inline float square_root(float x) { return sqrtf(x); }
+inline double square_root(double x) { return sqrt(x); }
+inline Lanes<float> square_root(Lanes<float> x) {
+#ifdef __AVX512F__
+  return reinterpret_cast<Lanes<float>>(_mm512_sqrt_ps(reinterpret_cast<__m512>(x)));
+#else
+  float values[kLanes];
+  memcpy(values, &x, sizeof values);
+  for (float& value : values) value = sqrtf(value);
+  memcpy(&x, values, sizeof x);
+  return x;
+#endif
+}
+inline Lanes<double> square_root(Lanes<double> x) {
+  for (int64_t lane = 0; lane < kLanes; ++lane) x[lane] = sqrt(x[lane]);
+  return x;
+}
+
+inline Words load_words(const void* from) {
+  Words words;
+  memcpy(&words, from, sizeof words);
+  return words;
+}
+inline void store_words(void* to, Words words) { memcpy(to, &words, sizeof words); }
+
+// Lane l of row i changes places with lane i of row l, a bit of the two numbers at a time.
+struct Exchange {
+  uint32_t low[4][kLanes], high[4][kLanes];
+};
+constexpr Exchange make_exchange() {
+  Exchange masks{};
+  for (int bit = 0; bit < 4; ++bit) {
+    const uint32_t step = 1U << bit;
+    for (uint32_t lane = 0; lane < kLanes; ++lane) {
+      masks.low[bit][lane] = (lane & step) != 0 ? kLanes + lane - step : lane;
+      masks.high[bit][lane] = (lane & step) != 0 ? kLanes + lane : lane + step;
+    }
+  }
+  return masks;
+}
+alignas(64) constexpr Exchange kExchange = make_exchange();
+
+// in [16][in_stride] -> out [16][out_stride], transposed
+inline void transpose_16(const uint32_t* in, int64_t in_stride, uint32_t* out, int64_t out_stride) {
+  Words rows[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) rows[i] = load_words(in + i * in_stride);
+  for (int bit = 0; bit < 4; ++bit) {
+    const int64_t step = int64_t{1} << bit;
+    const Words low = load_words(kExchange.low[bit]), high = load_words(kExchange.high[bit]);
+    for (int64_t i = 0; i < kLanes; ++i) {
+      if ((i & step) != 0) continue;
+      const Words a = rows[i], b = rows[i + step];
+      rows[i] = __builtin_shuffle(a, b, low);
+      rows[i + step] = __builtin_shuffle(a, b, high);
+    }
+  }
+  for (int64_t i = 0; i < kLanes; ++i) store_words(out + i * out_stride, rows[i]);
+}
+
+// exp(x) to less than one unit in the last place, for |x| <= 87. For a float or a vector of them, with the unsigned
+// integers of its size. Adding 1.5 * 2^23 rounds x log2(e) to an integer n, which then stands in the last bits of the
+// sum: shifted to where the exponent is and added to a number's bits, it multiplies that by 2^n. The polynomial is 2^f
+// on [-1/2, 1/2], its largest relative error (2e-9) made as small as its degree allows.
+template <typename U, typename F>
+inline F exponential_of_clamped(F x) {
+  const F shifted = x * 1.44269502f + 12582912.0f, n = shifted - 12582912.0f;
+  F f = x * 1.44269502f - n;
+  f = x * 1.92596299e-8f + f;  // the rest of log2(e)
+  F p = f * 1.5353328825e-4f + 1.3398864778e-3f;
+  p = p * f + 9.6184373875e-3f;
+  p = p * f + 5.5503324947e-2f;
+  p = p * f + 2.4022647914e-1f;
+  p = p * f + 6.9314720284e-1f;
+  p = p * f + 1.0f;
+  U bits, power;
+  memcpy(&bits, &p, sizeof bits);
+  memcpy(&power, &shifted, sizeof power);
+  bits += power << 23;
+  memcpy(&p, &bits, sizeof p);
+  return p;
 }
 
 // The argument is clamped to +-87, where the result is still normal, by its bits: of `x < -87 ? -87 : x` g++ makes a
 // branch, goes on with the constant down both sides and computes all of them for every lane. What is then thrown away
 // may be subnormal (1 / (1 + e^88)), which costs a hundred cycles.
-constexpr int32_t kMostExponent = 0x42AE0000;  // 87.0f
-inline float exponential(float x) {
-  int32_t bits;
+constexpr uint32_t kMostExponent = 0x42AE0000;  // 87.0f
+template <typename U, typename F>
+inline F exponential(F x) {
+  U bits;
   memcpy(&bits, &x, sizeof x);
-  const int32_t size = bits & 0x7FFFFFFF;
-  bits = (size < kMostExponent ? size : kMostExponent) | (bits & static_cast<int32_t>(0x80000000));
+  const U size = bits & 0x7FFFFFFFu, sign = bits & 0x80000000u;
+  bits = lower_of(size, U{} + kMostExponent) | sign;
   memcpy(&x, &bits, sizeof x);
-  int32_t power;
-  const float fraction = exponential_of_fraction(x, power);
-  const int32_t scale_bits = (power + 127) << 23;
-  float scale;
-  memcpy(&scale, &scale_bits, sizeof scale);
-  return fraction * scale;
+  return exponential_of_clamped<U>(x);
 }
+inline float exponential(float x) { return exponential<uint32_t>(x); }
+inline Lanes<float> exponential(Lanes<float> x) { return exponential<Lanes<uint32_t>>(x); }
 inline double exponential(double x) { return exp(x); }
-
-inline Lanes<float> exponential(Lanes<float> x) {
-  const Lanes<int32_t> size = reinterpret_cast<Lanes<int32_t>>(x) & 0x7FFFFFFF;
-  const Lanes<int32_t> clamped = (size < kMostExponent ? size : Lanes<int32_t>{} + kMostExponent) |
-                                 (reinterpret_cast<Lanes<int32_t>>(x) & static_cast<int32_t>(0x80000000));
-  Lanes<int32_t> power;
-  const Lanes<float> fraction = exponential_of_fraction(reinterpret_cast<Lanes<float>>(clamped), power);
-  return fraction * reinterpret_cast<Lanes<float>>((power + 127) << 23);
-}
 inline Lanes<double> exponential(Lanes<double> x) {
   for (int64_t lane = 0; lane < kLanes; ++lane) x[lane] = exp(x[lane]);
   return x;
 }
+
+// The same where x is at most 87, as where the highest of many is taken off: as unsigned integers, negative numbers are
+// the larger the smaller they are.
+template <typename U, typename F>
+inline F exponential_of_low(F x) {
+  constexpr uint32_t kLeast = kMostExponent | 0x80000000u;
+  U bits;
+  memcpy(&bits, &x, sizeof x);
+  bits = lower_of(bits, U{} + kLeast);
+  memcpy(&x, &bits, sizeof x);
+  return exponential_of_clamped<U>(x);
+}
+inline float exponential_of_low(float x) { return exponential_of_low<uint32_t>(x); }
+inline Lanes<float> exponential_of_low(Lanes<float> x) { return exponential_of_low<Lanes<uint32_t>>(x); }
+inline double exponential_of_low(double x) { return exp(x); }
+inline Lanes<double> exponential_of_low(Lanes<double> x) { return exponential(x); }
+
+// Into the second-level cache, to be written to.
+template <typename T>
+inline void prefetch(const T* from, Block at) {
+  __builtin_prefetch(from + at.first, 1, 2);
+}
+template <typename T>
+inline void prefetch(const T*, int64_t) {}
 
 inline double widened(double x) { return x; }
 inline Lanes<double> widened(Lanes<float> x) { return __builtin_convertvector(x, Lanes<double>); }

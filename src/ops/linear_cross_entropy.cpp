@@ -60,9 +60,11 @@ void cross_entropy_rows(at::Tensor& logits, const at::Tensor& labels, const Term
     C *out = data<C>(losses), *squares = data<C>(z);
     const int64_t* label = data<int64_t>(labels);
     parallel_rows(rows, vocab, [&](int64_t begin, int64_t end) {
+      const memory::PurposeScope purpose(memory::Purpose::loss);
+      const at::Tensor scratch = at::empty({gradient ? vocab : 0}, losses.options());
       kernels<T>().cross_entropy(end - begin, vocab, values + begin * vocab, label + begin, static_cast<C>(terms.scale),
                                  static_cast<C>(terms.z_loss), static_cast<C>(terms.soft_cap), gradient, out + begin,
-                                 squares == nullptr ? nullptr : squares + begin);
+                                 squares == nullptr ? nullptr : squares + begin, data<C>(scratch));
     });
   });
 }

@@ -63,6 +63,7 @@ void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesys
   report.instruction_set = name_of(cpu_level());
   report.memory_bytes = usable_memory_bytes();
   report.workers = session_.mesh->size();
+  report.libraries_bytes = memory::resident_beside_blocks();
   report.matmul_flops_per_second = matmul_rate;
   report.matmul_size = matmul_size;
   report.config = config;

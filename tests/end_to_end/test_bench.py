@@ -74,6 +74,16 @@ class BenchTest(EndToEnd):
                     self.assertAlmostEqual(kept[name], foretold["activations"], delta=0.01 * foretold["activations"])
         self.assertLess(kept["three together"], 0.5 * kept["full"])
 
+    def test_memory_of_the_whole_process_is_what_was_foretold(self):
+        # Large enough that tensors are most of it.
+        told = self.told("memory", str(PROJECT / "configs" / "bench" / "llama-30m.toml"), "--steps", "2", "--set", "data.generator=",
+                         "--set", f"data.path={self.scratch / 'nothing'}")
+        self.assertGreater(told["libraries"], 20 << 20)
+        self.assertEqual(told["process_foretold"], sum(told["foretold"].values()) + told["libraries"])
+        self.assertAlmostEqual(told["peak_resident_bytes"], told["process_foretold"], delta=0.05 * told["process_foretold"], msg=f"{told}")
+        # What sizes leave over serves others: the allocator takes hardly more of the system than tensors hold at their most.
+        self.assertLess(told["reserved"], 1.02 * sum(told["at_peak"].values()))
+
     def test_random_tokens_where_there_is_no_data(self):
         told = self.told("step", CONFIG, "--steps", "4", "--set", f"data.path={self.new_folder('none') / 'nothing'}", "--set", "data.generator=",
                          "--set", "model.vocab=70000", "--set", "train.document_mask=true")

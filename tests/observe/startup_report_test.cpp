@@ -101,10 +101,22 @@ TEST(StartupReport, SaysWhatIsSo) {
       "runs/small: metrics.jsonl, checkpoints/\n",
   };
   for (const char* row : rows) EXPECT_THAT(text, HasSubstr(row));
+  EXPECT_THAT(text, HasSubstr("and what libraries and their scratch take"));
   EXPECT_THAT(text, Not(HasSubstr("may be killed")));
   EXPECT_THAT(text, Not(HasSubstr("Resumed")));
   // 6 x (138048 - 0, the tied table multiplies as the head) + 12 x 2 x 4 x 16 x 32
   EXPECT_THAT(text, HasSubstr("877kFLOP a token, 449MFLOP a step"));
+}
+
+TEST(StartupReport, CountsLibrariesThatWereMeasured) {
+  StartupReport report = full();
+  const int64_t tensors = total_bytes(estimate_memory(report.config));
+  report.libraries_bytes = (int64_t{1} << 30) - tensors;
+  const std::string text = to_text(report);
+  EXPECT_THAT(text, HasSubstr("about 1.00 GiB a worker, 2.00 GiB in all\n"));
+  EXPECT_THAT(text, HasSubstr("libraries        1.00 GiB  and mapped data, as they are now\n"));
+  report.memory_bytes = int64_t{3} << 29;
+  EXPECT_THAT(to_text(report), HasSubstr("more than this machine's 1.50 GiB"));
 }
 
 TEST(StartupReport, Variations) {
