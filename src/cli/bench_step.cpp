@@ -110,8 +110,9 @@ void print_memory_json(const std::vector<Row>& rows, const train::StepBench& ben
   json["peak_allocated"] = bench.tensors.peak_live_bytes;
   json["reserved"] = bench.tensors.system_bytes;
   json["kept_for_backward"] = bench.kept_activation_bytes;
-  json["libraries"] = bench.libraries_bytes;
-  json["process_foretold"] = foretold_of(rows) + bench.libraries_bytes;
+  json["libraries"] = bench.beside.libraries;
+  json["files"] = bench.beside.mapped;
+  json["process_foretold"] = foretold_of(rows) + bench.beside.bytes();
   json["peak_resident_bytes"] = bench.peak_resident_bytes;
   json["page_faults_per_step"] = bench.page_faults;
   json["system_allocations_per_step"] = bench.system_allocations;
@@ -125,7 +126,7 @@ void print_memory(const Options& options, const std::vector<Row>& rows, const tr
     fmt::print("{:<28}{:>12}{:>12}{:>9}\n", purpose, foretold, measured, off);
   };
   line("tensors, when they are most", "foretold", "measured", "");
-  const int64_t foretold = foretold_of(rows), process = foretold + bench.libraries_bytes;
+  const int64_t foretold = foretold_of(rows), process = foretold + bench.beside.bytes();
   int64_t measured = 0;
   for (const Row& row : rows) {
     line("  " + row.purpose, row.foretold > 0 ? short_bytes(row.foretold) : "-", short_bytes(row.measured),
@@ -138,8 +139,9 @@ void print_memory(const Options& options, const std::vector<Row>& rows, const tr
   value("in blocks", bench.tensors.peak_live_bytes);
   value("blocks, also kept for reuse", bench.tensors.system_bytes);
   value("activations after forward", bench.kept_activation_bytes);
-  value("libraries, before the steps", bench.libraries_bytes);
-  line("process, with libraries", short_bytes(process), short_bytes(bench.peak_resident_bytes),
+  value("libraries, before the steps", bench.beside.libraries);
+  value("files: code and data", bench.beside.mapped);
+  line("process, resident at most", short_bytes(process), short_bytes(bench.peak_resident_bytes),
        difference(process, bench.peak_resident_bytes));
   fmt::print("\n{:.1f} page faults and {:.2f} allocations of the system a step\n", bench.page_faults,
              bench.system_allocations);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <mutex>
 #include <new>
 #include <vector>
@@ -95,11 +96,19 @@ class Cache final : public c10::Allocator {
 
  private:
   Cache() {
-    // One range of addresses for all, so that free neighbours always grow together. Without memory behind it, it costs
-    // nothing; where addresses are limited (ulimit -v) or may not be reserved, the heap grows in segments.
-    rlimit limit{};
-    if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) return;
-    add_segment(static_cast<size_t>(std::max<int64_t>(usable_memory_bytes(), 0)));
+    // One range of addresses for all, so that free neighbours always grow together. Where addresses count, it would
+    // take all that there may be, and the heap grows in segments.
+    if (!addresses_count()) add_segment(static_cast<size_t>(memory_), MAP_NORESERVE);
+  }
+
+  /// Whether the system counts memory when it is mapped, not when it is touched.
+  static bool addresses_count() {
+    for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+      rlimit limit{};
+      if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) return true;
+    }
+    int overcommit = 0;
+    return std::ifstream("/proc/sys/vm/overcommit_memory") >> overcommit && overcommit == 2;
   }
 
   /// Memory that a block of the heap takes, with its header.
@@ -111,8 +120,10 @@ class Cache final : public c10::Allocator {
   }
 
   int64_t release_locked() {
-    const auto released = static_cast<int64_t>(heap_.backed_bytes());
-    heap_.release([](char* at, size_t bytes) { ::madvise(at, bytes, MADV_DONTNEED); });
+    int64_t released = 0;
+    heap_.release([&](char* at, size_t bytes) {
+      if (::madvise(at, bytes, MADV_DONTNEED) == 0) released += static_cast<int64_t>(bytes);
+    });
     statistics_.system_bytes -= released;
     return released;
   }
@@ -150,23 +161,23 @@ class Cache final : public c10::Allocator {
       char* memory = take_from_heap(kChunk);
       for (size_t i = kChunk / block_bytes; i-- > 0;) {
         auto* block = reinterpret_cast<Header*>(memory + i * block_bytes);
-        *block = {kMagic, index, Purpose::other, 0, free_[index]};
+        *block = {0, index, Purpose::other, 0, free_[index]};
         free_[index] = block;
       }
     }
     Header* block = free_[index];
     free_[index] = block->next;
-    block->next = nullptr;
+    *block = {kMagic, index, Purpose::other, 0, nullptr};
     return block;
   }
 
   char* take_from_heap(size_t bytes) {
     auto taken = heap_.take(bytes);
-    // What is free in parts with and without memory behind them may fit together, and what is kept for reuse may be
-    // what the system lacks.
+    // What is free in parts with and without memory behind them may fit together, and where addresses count, what is
+    // kept for reuse may be what is missing.
     if (!taken && release_locked() > 0) taken = heap_.take(bytes);
-    if (!taken && add_segment(std::max(bytes, kSegment))) taken = heap_.take(bytes);
-    if (!taken && add_segment(bytes)) taken = heap_.take(bytes);
+    if (!taken && add_segment(std::max(bytes, kSegment), 0)) taken = heap_.take(bytes);
+    if (!taken && add_segment(bytes, 0)) taken = heap_.take(bytes);
     if (!taken)
       throw OutOfMemory(fmt::format("out of memory: {} more were asked for {}; {}",
                                     in_mebibytes(static_cast<int64_t>(bytes)), name_of(current_purpose()),
@@ -174,14 +185,16 @@ class Cache final : public c10::Allocator {
     if (taken->bare > 0) {
       ++statistics_.system_calls;
       statistics_.system_bytes += static_cast<int64_t>(taken->bare);
+      // Before the system kills for want of memory that is only kept for reuse.
+      if (statistics_.system_bytes > memory_) release_locked();
     }
     return taken->at;
   }
 
   /// Addresses for `bytes` more; false when there are none.
-  bool add_segment(size_t bytes) {
+  bool add_segment(size_t bytes, int flags) {
     bytes = round_up(bytes, kHugePage);
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
     if (memory == MAP_FAILED) return false;
     ::madvise(memory, bytes, MADV_HUGEPAGE);
     heap_.add(static_cast<char*>(memory), bytes);
@@ -191,18 +204,18 @@ class Cache final : public c10::Allocator {
   static void give_back(void* data) {
     if (data == nullptr) return;
     Header* block = reinterpret_cast<Header*>(static_cast<char*>(data) - kHeader);
+    Cache& cache = instance();
+    const std::lock_guard lock(cache.mutex_);
     // Runs in destructors: a damaged header means that memory was overwritten, and going on would spread it.
-    if (block->magic != kMagic || block->next != nullptr) {
+    if (block->magic != kMagic) {
       std::fputs(
           "trireme: error: a freed tensor block is damaged: something wrote before its start, or freed it twice\n",
           stderr);
       std::abort();
     }
-    Cache& cache = instance();
-    const std::lock_guard lock(cache.mutex_);
+    block->magic = 0;  // freed twice, it is found out until it is handed out again
     cache.count(block->purpose, -block->bytes, -size_of(*block));
     if (block->size_class == kLarge) {
-      block->magic = 0;  // freed twice, it is found out until another block begins here
       cache.heap_.give(reinterpret_cast<char*>(block), heap_size(static_cast<size_t>(block->bytes)));
     } else {
       block->next = cache.free_[block->size_class];
@@ -210,6 +223,7 @@ class Cache final : public c10::Allocator {
     }
   }
 
+  const int64_t memory_ = usable_memory_bytes();
   std::mutex mutex_;
   std::array<Header*, kSmallClasses> free_{};
   Extents heap_;
@@ -239,9 +253,10 @@ void release_malloc() {
   if (mallctl != nullptr) mallctl("arena.4096.purge", nullptr, nullptr, nullptr, 0);
 }
 
-int64_t resident_beside_blocks() {
-  if (!installed) return 0;
-  return std::max<int64_t>(0, resident_bytes() - Cache::instance().statistics().system_bytes);
+BesideBlocks beside_blocks() {
+  if (!installed) return {};
+  const ResidentBytes resident = resident_bytes();
+  return {std::max<int64_t>(0, resident.anonymous - Cache::instance().statistics().system_bytes), resident.mapped};
 }
 
 std::string held_in_words() { return words(Cache::instance().statistics()); }

@@ -6,8 +6,8 @@
 // Blocks of 64 KiB and more are parts of one heap, which is advised for huge pages: the tightest free part serves a
 // request, and what is freed joins its free neighbours (memory/extents.h). So hardly anything is rounded (64 bytes, and
 // up to whole pages), and what one size leaves free serves another. Smaller blocks are carved from chunks of 256 KiB of
-// one size class: four steps for each power of two (waste at most 25 %, 12 % on average). Memory returns to the system
-// only through release_cached().
+// one size class: 256 bytes, then four steps for each power of two (waste at most 25 % from there). Memory returns to
+// the system only through release_cached().
 //
 // Thread safety: every function may be called from any thread; a block may be freed by another thread than the one that
 // got it.
@@ -55,9 +55,13 @@ void reset_peak();
 int64_t release_cached();
 /// Gives what malloc holds free back to the system: libraries build tables when they are loaded and free them again.
 void release_malloc();
-/// What this process has in memory now beside the blocks: libraries and their tables, mapped data. 0 when the allocator
-/// is not installed, and nobody counts.
-int64_t resident_beside_blocks();
+/// What this process has in memory now beside tensors. Zeros when the allocator is not installed, and nobody counts.
+struct BesideBlocks {
+  int64_t libraries = 0;  ///< what they keep: tables, scratch, code that was made
+  int64_t mapped = 0;     ///< files: code and data, which processes share
+  int64_t bytes() const { return libraries + mapped; }
+};
+BesideBlocks beside_blocks();
 /// What tensors hold now, by purpose, and what is kept for reuse: "tensors hold 712.0 MiB: moments 228.4 MiB, ...".
 std::string held_in_words();
 

@@ -20,6 +20,6 @@ int64_t status_bytes(std::string_view wanted) {
 }  // namespace
 
 int64_t peak_resident_bytes() { return status_bytes("VmHWM:"); }
-int64_t resident_bytes() { return status_bytes("VmRSS:"); }
+ResidentBytes resident_bytes() { return {status_bytes("RssAnon:"), status_bytes("RssFile:")}; }
 
 }  // namespace trireme::memory

@@ -92,8 +92,8 @@ void add_step(Page& page, const StartupReport& report) {
 
 void add_memory(Page& page, const StartupReport& report) {
   const std::vector<MemoryItem> items = estimate_memory(report.config);
-  const int64_t total = total_bytes(items) + report.libraries_bytes;
-  const int64_t all = total * report.workers;
+  const int64_t own = total_bytes(items) + report.libraries_bytes, total = own + report.mapped_bytes;
+  const int64_t all = own * report.workers + report.mapped_bytes;
   page.section("Memory", "{} {} a worker{}{}", is_lower_bound(report.config.model) ? "more than" : "about",
                short_bytes(total), report.workers > 1 ? fmt::format(", {} in all", short_bytes(all)) : "",
                report.libraries_bytes > 0 ? "" : ", and what libraries and their scratch take");
@@ -101,7 +101,8 @@ void add_memory(Page& page, const StartupReport& report) {
     page.line("  {:<15} {:>9}  {}", purpose, short_bytes(bytes), how);
   };
   for (const MemoryItem& item : items) line(item.purpose, item.bytes, item.how);
-  if (report.libraries_bytes > 0) line("libraries", report.libraries_bytes, "and mapped data, as they are now");
+  if (report.libraries_bytes > 0) line("libraries", report.libraries_bytes, "what they keep, as it is now");
+  if (report.mapped_bytes > 0) line("files", report.mapped_bytes, "code and data as mapped now, which workers share");
   if (report.memory_bytes > 0 && all > report.memory_bytes) {
     page.line("more than this machine's {}: the run may be killed. Less is used by", short_bytes(report.memory_bytes));
     page.line("{}", ways_to_less_memory(report.config));

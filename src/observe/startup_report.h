@@ -34,7 +34,9 @@ struct StartupReport {
   std::string instruction_set;  ///< of the kernels: base/cpu_level.h
   int64_t memory_bytes = 0;     ///< of the machine, or the container's limit where that is less
   int64_t workers = 1;
-  int64_t libraries_bytes = 0;  ///< that a worker has in memory beside tensors: code, tables, mapped data; 0: unknown
+  /// That a worker has in memory beside tensors: what libraries keep, and mapped code and data, which workers share. 0:
+  /// not known.
+  int64_t libraries_bytes = 0, mapped_bytes = 0;
   double matmul_flops_per_second = 0;  ///< all workers together; 0: not measured
   int64_t matmul_size = 0;
 

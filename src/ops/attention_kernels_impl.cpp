@@ -73,8 +73,12 @@ struct Visible {
   }
 };
 
-// Of exponents up to 0, but for rounding. exponential_of_low() hides what is not finite.
-inline Lanes<float> weight_of(Lanes<float> exponent) { return exponential_of_low(exponent) + exponent * 0.0f; }
+// exponential() hides what is not finite.
+inline Lanes<float> weight_of(Lanes<float> exponent) { return exponential(exponent) + exponent * 0.0f; }
+// Of exponents up to 0, or of keys that are not seen, whose weights are not taken.
+inline Lanes<float> weight_below_highest(Lanes<float> exponent) {
+  return exponential_of_low(exponent) + exponent * 0.0f;
+}
 
 // The highest scores of the queries so far and in this tile. Each maximum waits for the one before it, so those of all
 // 64 queries are taken side by side.
@@ -113,7 +117,8 @@ void softmax_tile(const TileMask& mask, float scale, const float* scores, Runnin
     Lanes<float> sum = load(softmax->sum, Block{first}) * correction;
     for (int64_t k = 0; k < kTile; k += 2) {
       const auto weight = [&](int64_t key) {
-        return visible.of(key, weight_of((load(scores + key * kTile, Block{first}) - highest) * scale), Lanes<float>{});
+        return visible.of(key, weight_below_highest((load(scores + key * kTile, Block{first}) - highest) * scale),
+                          Lanes<float>{});
       };
       const Lanes<float> even = weight(k), odd = weight(k + 1);
       sum += even;

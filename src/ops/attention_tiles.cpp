@@ -104,7 +104,7 @@ int64_t most_tiles(std::span<const Task> tasks) {
 }  // namespace
 
 bool tiles_apply(const at::Tensor& qkv, const AttentionShape& shape) {
-  return have_tile_products() && on_cpu(qkv) && qkv.scalar_type() == at::kBFloat16 && shape.head_dim <= kMostTileWidth;
+  return tile_products_apply() && on_cpu(qkv) && qkv.scalar_type() == at::kBFloat16 && shape.head_dim <= kMostTileWidth;
 }
 
 void attention_tiles(const at::Tensor& qkv, const AttentionShape& shape, std::span<const Piece> pieces, int64_t window,

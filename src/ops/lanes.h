@@ -38,6 +38,11 @@ inline double load(double x) { return x; }
 
 // Round to nearest, ties to even; a NaN stays one.
 inline void store(Bf16& to, float value) {
+#ifdef __AVX512BF16__  // as all lanes at once, which flushes subnormal numbers
+  const __m128bh narrow = _mm_cvtneps_pbh(_mm_set_ss(value));
+  memcpy(&to.bits, &narrow, sizeof to.bits);
+  return;
+#endif
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
   const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
@@ -237,8 +242,13 @@ inline void transpose_16(const uint32_t* in, int64_t in_stride, uint32_t* out, i
 template <typename U, typename F>
 inline F exponential_of_clamped(F x) {
   const F shifted = x * 1.44269502f + 12582912.0f, n = shifted - 12582912.0f;
-  F f = x * 1.44269502f - n;
+#ifdef __FMA__
+  F f = x * 1.44269502f - n;   // one instruction, which rounds once
   f = x * 1.92596299e-8f + f;  // the rest of log2(e)
+#else
+  F f = x - n * 0.693359375f;  // exact: few bits of ln(2)
+  f = (f + n * 2.12194440e-4f) * 1.44269504f;
+#endif
   F p = f * 1.5353328825e-4f + 1.3398864778e-3f;
   p = p * f + 9.6184373875e-3f;
   p = p * f + 5.5503324947e-2f;
@@ -290,10 +300,10 @@ inline Lanes<float> exponential_of_low(Lanes<float> x) { return exponential_of_l
 inline double exponential_of_low(double x) { return exp(x); }
 inline Lanes<double> exponential_of_low(Lanes<double> x) { return exponential(x); }
 
-// Into the second-level cache, to be written to.
+// Into the second-level cache.
 template <typename T>
 inline void prefetch(const T* from, Block at) {
-  __builtin_prefetch(from + at.first, 1, 2);
+  __builtin_prefetch(from + at.first, 0, 2);
 }
 template <typename T>
 inline void prefetch(const T*, int64_t) {}

@@ -1,5 +1,8 @@
-// Compiled with AMX's instructions, and run only where have_tile_products().
+// Compiled with AMX's instructions, and run only where have_tile_products(). In a file of its own also since g++ 12's
+// header does not say what memory _tile_loadd reads.
 #include "ops/tile_product.h"
+
+#include "base/cpu_level.h"
 
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -104,3 +107,9 @@ void TileProducts::multiply(int64_t, int64_t, int64_t, const Bf16*, const Bf16*,
 }  // namespace trireme::ops
 
 #endif
+
+namespace trireme::ops {
+
+bool tile_products_apply() { return cpu_level() == CpuLevel::avx512_bf16 && have_tile_products(); }
+
+}  // namespace trireme::ops

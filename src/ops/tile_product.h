@@ -1,7 +1,7 @@
 // Small products of bf16 matrices on the tile registers of AMX, for kernels that make thousands of them in a row.
 //
-// oneDNN's small products (at::native::cpublas::brgemm) load the registers' configuration again whenever one product
-// differs from the one before, as in attention each does: that took as long as the product itself.
+// Through at::native::cpublas::brgemm, oneDNN's small products load the registers' configuration again whenever one
+// product differs from the one before, as in attention each does: that took as long as the product itself.
 //
 // On raw memory, without torch or threads.
 #pragma once
@@ -12,11 +12,15 @@
 
 namespace trireme::ops {
 
-/// Whether this CPU has tile registers with products of bf16, and the kernel lets this process use them.
+/// Whether this CPU has tile registers with products of bf16, and the operating system lets this process use them,
+/// which it is asked for at the first call.
 bool have_tile_products();
+/// The same, unless TRIREME_KERNELS names a lower level.
+bool tile_products_apply();
 
-/// While it lives, its thread's tile registers are configured for multiply(). What was configured before, by oneDNN
-/// say, which remembers what it configured, comes back afterwards. Nothing else may use them in between.
+/// While it lives, its thread's tile registers are configured for multiply(). What was configured before, by
+/// at::native::cpublas::brgemm say, which remembers that it did, comes back afterwards. Nothing else may use them in
+/// between.
 class TileProducts {
  public:
   TileProducts();

@@ -104,7 +104,7 @@ StepBench bench_step(config::Config config, const StepBenchOptions& options) {
   bench.matmul_flops_per_second =
       observe::measure_matmul_rate(activation_type(config.train.precision)).flops_per_second;
   memory::release_cached();  // as a run does
-  bench.libraries_bytes = memory::resident_beside_blocks();
+  bench.beside = memory::beside_blocks();
 
   const auto one = [&] { return step(*session, [] { return false; }); };
   for (int64_t i = 0; i < options.warmup_steps; ++i) one();

@@ -22,10 +22,11 @@ struct StepBench {
   double matmul_flops_per_second = 0;
   double page_faults = 0,
          system_allocations = 0;  ///< a step; minor and major faults, and calls for memory of the system
-  int64_t peak_resident_bytes = 0, libraries_bytes = 0;  ///< of the process; beside tensors, before the first step
-  memory::AllocatorStatistics tensors;                   ///< at the end; the peak is that of the measured steps
-  int64_t kept_activation_bytes = 0;                     ///< by the forward pass of a micro-batch
-  double loss = 0;                                       ///< of the last step
+  int64_t peak_resident_bytes = 0;
+  memory::BesideBlocks beside;          ///< before the first step
+  memory::AllocatorStatistics tensors;  ///< at the end; the peak is that of the measured steps
+  int64_t kept_activation_bytes = 0;    ///< by the forward pass of a micro-batch
+  double loss = 0;                      ///< of the last step
 
   double median_s() const;
   double p95_s() const;

@@ -13,6 +13,7 @@
 #include "memory/caching_allocator.h"
 #include "memory/process_memory.h"
 #include "observe/startup_report.h"
+#include "ops/tile_product.h"
 #include "train/histograms.h"
 
 namespace trireme::train {
@@ -61,9 +62,12 @@ void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesys
   report.cores = machine_cores();  // a worker is pinned to its share of them
   report.threads = at::get_num_threads();
   report.instruction_set = name_of(cpu_level());
+  if (ops::tile_products_apply()) report.instruction_set += " and AMX";
   report.memory_bytes = usable_memory_bytes();
   report.workers = session_.mesh->size();
-  report.libraries_bytes = memory::resident_beside_blocks();
+  const memory::BesideBlocks beside = memory::beside_blocks();
+  report.libraries_bytes = beside.libraries;
+  report.mapped_bytes = beside.mapped;
   report.matmul_flops_per_second = matmul_rate;
   report.matmul_size = matmul_size;
   report.config = config;

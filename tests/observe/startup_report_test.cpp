@@ -111,12 +111,16 @@ TEST(StartupReport, SaysWhatIsSo) {
 TEST(StartupReport, CountsLibrariesThatWereMeasured) {
   StartupReport report = full();
   const int64_t tensors = total_bytes(estimate_memory(report.config));
-  report.libraries_bytes = (int64_t{1} << 30) - tensors;
+  report.libraries_bytes = (int64_t{3} << 28) - tensors;
+  report.mapped_bytes = int64_t{1} << 28;  // shared, so counted once
   const std::string text = to_text(report);
-  EXPECT_THAT(text, HasSubstr("about 1.00 GiB a worker, 2.00 GiB in all\n"));
-  EXPECT_THAT(text, HasSubstr("libraries        1.00 GiB  and mapped data, as they are now\n"));
+  EXPECT_THAT(text, HasSubstr("about 1.00 GiB a worker, 1.75 GiB in all\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("  libraries +76[0-9] MiB  what they keep"));
+  EXPECT_THAT(text, testing::ContainsRegex("  files +256 MiB  code and data"));
   report.memory_bytes = int64_t{3} << 29;
   EXPECT_THAT(to_text(report), HasSubstr("more than this machine's 1.50 GiB"));
+  report.memory_bytes = (int64_t{7} << 28) + 1;
+  EXPECT_THAT(to_text(report), Not(HasSubstr("more than this machine's")));
 }
 
 TEST(StartupReport, Variations) {

@@ -183,6 +183,16 @@ TEST(Ops, DropoutDependsOnSampleAndElementAlone) {
   EXPECT_TRUE(dropout(x, {0.1, 1, {}}, "a").is_same(x)) << "without samples nothing is dropped: evaluation";
 }
 
+// Far below zero silu(g) is g exp(g), so the error of the exponential shows as it is, at each instruction set.
+TEST(Ops, ExponentialIsRightInTheLastPlaces) {
+  constexpr int64_t kCount = 200003;  // no multiple of any vector
+  const at::Tensor gate = at::linspace(-86, 86, kCount, at::kFloat), up = at::ones({kCount}, at::kFloat);
+  const at::Tensor y = swiglu(at::cat({gate, up}).unsqueeze(0)).squeeze(0).to(at::kDouble), g = gate.to(at::kDouble);
+  const at::Tensor exact = g / (1 + (-g).exp());
+  const at::Tensor error = ((y - exact) / exact).abs().masked_fill(g == 0, 0);
+  EXPECT_LE(error.max().item<double>(), 2.5 * std::ldexp(1.0, -23));
+}
+
 TEST(Ops, SwigluMatchesReference) {
   at::manual_seed(3);
   for (const auto type : kTypes) {

@@ -1,5 +1,7 @@
-// Products on tile registers, beside those of fp64; and that what oneDNN configured before is there again.
+// Products on tile registers, beside those of fp64; and that what ATen configured before is there again.
 #include <ATen/ATen.h>
+#include <ATen/native/CPUBlas.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "ops/dispatch.h"
@@ -31,20 +33,29 @@ TEST(TileProducts, AreThoseOfDouble) {
       }
 }
 
-TEST(TileProducts, LeaveOneDnnsConfigurationAsItWas) {
+// Within a thread, ATen configures the registers only when a product differs from the one before; here it makes the
+// same one again after ours.
+TEST(TileProducts, LeaveWhatAtenConfiguredAsItWas) {
   if (!have_tile_products()) GTEST_SKIP() << "this CPU has no tile registers";
-  const at::Tensor x = at::randn({512, 384}).to(at::kBFloat16), y = at::randn({384, 512}).to(at::kBFloat16);
-  const at::Tensor small = at::randn({64, 64}).to(at::kBFloat16), pairs = in_pairs(small);
-  const at::Tensor expected = at::mm(x, y);
-  at::Tensor out = at::empty({64, 64});
-  for (int i = 0; i < 20; ++i) {
-    at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
-      const at::Tensor mine = at::empty({64, 64});
-      const TileProducts products;
-      products.multiply(64, 64, 64, data<Bf16>(small), data<Bf16>(pairs), data<float>(mine), false);
-    });
-    EXPECT_TRUE(at::equal(at::mm(x, y), expected));
+  constexpr int64_t m = 24, n = 48, k = 32;  // other tiles than ours
+  const at::Tensor x = at::randn({m, k}).to(at::kBFloat16), y = at::randn({k, n}).to(at::kBFloat16);
+  const at::Tensor a = at::randn({64, 64}).to(at::kBFloat16), b = at::randn({64, 64}).to(at::kBFloat16);
+  const at::Tensor pairs = in_pairs(y), b_pairs = in_pairs(b), expected = at::mm(x.to(at::kFloat), y.to(at::kFloat));
+  const auto product = [&] {
+    const at::Tensor out = at::full({m, n}, std::nan(""));
+    at::native::cpublas::brgemm(m, n, k, k, n, n, false, x.const_data_ptr<at::BFloat16>(),
+                                pairs.const_data_ptr<at::BFloat16>(), out.data_ptr<float>());
+    return out;
+  };
+  EXPECT_TRUE(at::allclose(product(), expected, 1e-5, 1e-5));
+  const at::Tensor ours = at::full({64, 64}, std::nan(""));
+  {
+    const TileProducts products;
+    products.multiply(64, 64, 64, data<Bf16>(a), data<Bf16>(b_pairs), data<float>(ours), false);
   }
+  EXPECT_TRUE(at::allclose(ours, at::mm(a.to(at::kFloat), b.to(at::kFloat)), 1e-5, 1e-4));
+  EXPECT_TRUE(at::allclose(product(), expected, 1e-5, 1e-5));
+  at::native::cpublas::brgemm_release();
 }
 
 }  // namespace
