@@ -236,25 +236,21 @@ inline void transpose_16(const uint32_t* in, int64_t in_stride, uint32_t* out, i
 }
 
 // exp(x) to less than one unit in the last place, for |x| <= 87. For a float or a vector of them, with the unsigned
-// integers of its size. Adding 1.5 * 2^23 rounds x log2(e) to an integer n, which then stands in the last bits of the
-// sum: shifted to where the exponent is and added to a number's bits, it multiplies that by 2^n. The polynomial is 2^f
-// on [-1/2, 1/2], its largest relative error (2e-9) made as small as its degree allows.
+// integers of its size. Adding 1.5 * 2^23 rounds x / ln(2) to an integer n, which then stands in the last bits of the
+// sum: shifted to where the exponent is and added to a number's bits, it multiplies that by 2^n. ln(2) in two parts, of
+// which the first has few bits, so that r = x - n ln(2) is right also where no instruction multiplies and adds. The
+// polynomial is exp(r) on [-ln(2)/2, ln(2)/2], its largest relative error (2e-9) made as small as its degree allows.
 template <typename U, typename F>
 inline F exponential_of_clamped(F x) {
-  const F shifted = x * 1.44269502f + 12582912.0f, n = shifted - 12582912.0f;
-#ifdef __FMA__
-  F f = x * 1.44269502f - n;   // one instruction, which rounds once
-  f = x * 1.92596299e-8f + f;  // the rest of log2(e)
-#else
-  F f = x - n * 0.693359375f;  // exact: few bits of ln(2)
-  f = (f + n * 2.12194440e-4f) * 1.44269504f;
-#endif
-  F p = f * 1.5353328825e-4f + 1.3398864778e-3f;
-  p = p * f + 9.6184373875e-3f;
-  p = p * f + 5.5503324947e-2f;
-  p = p * f + 2.4022647914e-1f;
-  p = p * f + 6.9314720284e-1f;
-  p = p * f + 1.0f;
+  const F shifted = x * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;
+  F r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  F p = r * 1.3843623681e-03f + 8.3741492899e-03f;
+  p = p * r + 4.1668002165e-02f;
+  p = p * r + 1.6666431333e-01f;
+  p = p * r + 4.9999994210e-01f;
+  p = p * r + 1.0000000321e+00f;
+  p = p * r + 1.0f;
   U bits, power;
   memcpy(&bits, &p, sizeof bits);
   memcpy(&power, &shifted, sizeof power);
