@@ -1,6 +1,6 @@
 // The parts of attention in tiles that are not matrix products: softmax and its gradient, and the layouts that the
-// products read. On raw bf16 and float, without torch or threads, compiled per instruction-set level as those of
-// kernels.h are.
+// products read. On raw bf16 and float, without torch or threads; compiled for the processors that have tile registers
+// (ops/tile_product.h).
 //
 // A tile is 64 queries by 64 keys. Scores lie transposed, [keys][queries]: then the maximum and the sum of a query run
 // over rows, lane by lane. `width` is head_dim rounded up to a multiple of 32; what is added is 0. A matrix in pairs
@@ -66,6 +66,7 @@ struct AttentionKernels {
   void (*store_transposed)(int64_t rows, int64_t cols, int64_t width, const float* x, Bf16* out, int64_t stride);
 };
 
+/// Where tile_products_apply(); throws elsewhere.
 const AttentionKernels& attention_kernels();
 
 }  // namespace trireme::ops

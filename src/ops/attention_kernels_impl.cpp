@@ -1,4 +1,4 @@
-// Compiled once per instruction-set level (TRIREME_KERNEL_LEVEL); see lanes.h for what that asks of the code.
+// Compiled for one instruction-set level, avx512_bf16; see lanes.h for what that asks of the code.
 #include "ops/attention_kernels.h"
 #include "ops/lanes.h"
 

@@ -13,6 +13,19 @@
 #include "ops/tile_product.h"
 
 namespace trireme::ops {
+
+#ifdef __x86_64__
+namespace avx512_bf16 {
+const AttentionKernels& attention_table();
+}
+const AttentionKernels& attention_kernels() {
+  TRIREME_CHECK(tile_products_apply(), "attention in tiles on a processor without tile registers");
+  return avx512_bf16::attention_table();
+}
+#else
+const AttentionKernels& attention_kernels() { throw_internal("attention in tiles is for x86-64"); }
+#endif
+
 namespace {
 
 int64_t tiles_of(int64_t tokens) { return (tokens + kTile - 1) / kTile; }

@@ -1,17 +1,15 @@
 #include "ops/kernels.h"
 
 #include "base/cpu_level.h"
-#include "ops/attention_kernels.h"
 
 namespace trireme::ops {
 
-#define TRIREME_DECLARE_LEVEL(level)         \
-  namespace level {                          \
-  const Kernels<Bf16>& bf16_kernels();       \
-  const Kernels<F16>& f16_kernels();         \
-  const Kernels<float>& float_kernels();     \
-  const Kernels<double>& double_kernels();   \
-  const AttentionKernels& attention_table(); \
+#define TRIREME_DECLARE_LEVEL(level)       \
+  namespace level {                        \
+  const Kernels<Bf16>& bf16_kernels();     \
+  const Kernels<F16>& f16_kernels();       \
+  const Kernels<float>& float_kernels();   \
+  const Kernels<double>& double_kernels(); \
   }
 TRIREME_DECLARE_LEVEL(portable)
 #ifdef TRIREME_X86_LEVELS
@@ -46,10 +44,6 @@ const Kernels<float>& kernels<float>() {
 template <>
 const Kernels<double>& kernels<double>() {
   static const Kernels<double>& table = TRIREME_SELECT(double_kernels);
-  return table;
-}
-const AttentionKernels& attention_kernels() {
-  static const AttentionKernels& table = TRIREME_SELECT(attention_table);
   return table;
 }
 
