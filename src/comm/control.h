@@ -52,6 +52,7 @@ struct alignas(128) RankControl {
   std::atomic<uint64_t> last_sequence;
   std::atomic<int64_t> last_count;
   std::atomic<int64_t> last_posted;  // nanoseconds of the steady clock, which all processes of a machine share
+  std::atomic<int64_t> waits_for;    // a rank plus one, once it has waited for that for a while; 0: for nobody
   Entry ring[ring_entries];
 };
 

@@ -90,15 +90,32 @@ void Group::check_poison(const std::function<std::string()>& waiting_for) {
   throw WorkerError(text);
 }
 
+// `rank`, the rank that it waits for in turn (a message has not come), and so on to the one that holds them all up.
+// Ranks that wait in a circle hold each other up.
+std::vector<int64_t> Group::waiting_chain(int64_t rank) const {
+  std::vector<int64_t> chain = {rank};
+  while (state_of_rank(chain.back()) == ProcessState::alive) {
+    const int64_t next = ranks_[chain.back()].waits_for.load(std::memory_order_relaxed) - 1;
+    if (next < 0 || next == rank_ || std::ranges::find(chain, next) != chain.end()) break;
+    chain.push_back(next);
+  }
+  return chain;
+}
+
 // `rank 1 (pid 4242 on host), whose last call was ...: it is stopped; rank 2 ...: it is alive, but late`
 std::string Group::late_in_words(const std::vector<int64_t>& missing) const {
   std::string who;
   for (const int64_t rank : missing) {
-    const ProcessState is = state_of_rank(rank);
-    who += fmt::format("{}{}{}", who.empty() ? "" : "; ", whereabouts(rank),
-                       is == ProcessState::stopped ? ": it is stopped (by a signal or a debugger)"
-                       : is == ProcessState::alive ? ": it is alive, but late"
-                                                   : "");
+    const std::vector<int64_t> chain = waiting_chain(rank);
+    // Who holds it up is told already.
+    if (chain.size() > 1 && std::ranges::find(missing, chain.back()) != missing.end()) continue;
+    if (!who.empty()) who += "; ";
+    for (const int64_t link : chain)
+      who += (link == rank ? "" : ": it is alive, and waits in turn for ") + whereabouts(link);
+    const ProcessState is = state_of_rank(chain.back());
+    who += is == ProcessState::stopped ? ": it is stopped (by a signal or a debugger)"
+           : is == ProcessState::alive ? ": it is alive, but late"
+                                       : "";
   }
   return who.empty() ? "nobody is missing any more" : who;
 }
@@ -118,7 +135,8 @@ void Group::check_peers(const std::vector<int64_t>& missing, const std::function
                                                           waiting_for(), seconds(elapsed), whereabouts(rank)));
   }
   if (elapsed >= deadline) {
-    fail(missing.empty() ? members_[static_cast<size_t>(rank_)] : members_[static_cast<size_t>(missing.front())],
+    const int64_t culprit = missing.empty() ? rank_ : waiting_chain(missing.front()).back();
+    fail(members_[static_cast<size_t>(culprit)],
          fmt::format("{}: {} failed: its deadline of {:.1f} s is over ({:.1f} s have passed). Did not arrive: {}",
                      signature(), waiting_for(), seconds(deadline), seconds(elapsed), late_in_words(missing)));
   }

@@ -179,6 +179,11 @@ void Group::block(const Ready& ready, const What& waiting_for, const Missing& mi
     if (advance()) start = 0;
     return ready();
   };
+  // Told to those who wait for this rank: it is not what holds them up.
+  struct Waiting {
+    std::atomic<int64_t>& rank;
+    ~Waiting() { rank.store(0, std::memory_order_relaxed); }
+  } waiting{ranks_[rank_].waits_for};
   for (;;) {
     const Nanoseconds spin_end = steady_nanoseconds() + spin_;
     do {
@@ -214,7 +219,9 @@ void Group::block(const Ready& ready, const What& waiting_for, const Missing& mi
     if (expired || (time - start >= patience_nanoseconds && time - looked >= look_nanoseconds)) {
       looked = time;
       dump_if_asked();
-      check_peers(missing(), waiting_for, time - start, timeout);
+      const std::vector<int64_t> late = missing();
+      waiting.rank.store(late.empty() ? 0 : late.front() + 1, std::memory_order_relaxed);
+      check_peers(late, waiting_for, time - start, timeout);
     }
   }
 }

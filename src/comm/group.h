@@ -210,6 +210,7 @@ class Group {
   void check_poison(const std::function<std::string()>& waiting_for);
   void record_failure(std::string_view message);
   std::string late_in_words(const std::vector<int64_t>& missing) const;
+  std::vector<int64_t> waiting_chain(int64_t rank) const;
   ProcessState state_of_rank(int64_t rank) const;
   void dump_if_asked() const;
   [[noreturn]] void fail(int64_t culprit, const std::string& message);
