@@ -12,8 +12,6 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
-#include <new>
-#include <vector>
 
 #include "base/machine.h"
 #include "memory/extents.h"

@@ -8,13 +8,11 @@ namespace trireme::memory {
 void Extents::insert(char* at, Part part) {
   parts_.emplace(at, part);
   sizes(part.kind).emplace(part.bytes, at);
-  if (part.kind == Kind::backed) backed_ += part.bytes;
 }
 
 Extents::Part Extents::erase(Parts::iterator part) {
   const auto [at, gone] = *part;
   sizes(gone.kind).erase({gone.bytes, at});
-  if (gone.kind == Kind::backed) backed_ -= gone.bytes;
   parts_.erase(part);
   return gone;
 }
@@ -65,11 +63,17 @@ void Extents::give(char* at, size_t bytes, Kind kind) {
   insert(at, {bytes, kind});
 }
 
-void Extents::release(const std::function<void(char*, size_t)>& release) {
+size_t Extents::backed_bytes() const {
+  size_t total = 0;
+  for (const auto& [bytes, at] : backed_sizes_) total += bytes;
+  return total;
+}
+
+void Extents::release(const std::function<void(char*, size_t)>& give_back) {
   const std::vector<std::pair<size_t, char*>> backed(backed_sizes_.begin(), backed_sizes_.end());
   for (const auto& [bytes, at] : backed) {
     erase(parts_.find(at));
-    release(at, bytes);
+    give_back(at, bytes);
     give(at, bytes, Kind::bare);
   }
 }

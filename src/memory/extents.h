@@ -27,10 +27,10 @@ class Extents {
   std::optional<Taken> take(size_t bytes);
   /// What was taken, as a whole or in parts; it is backed from then on.
   void give(char* at, size_t bytes) { give(at, bytes, Kind::backed); }
-  /// Makes all free parts bare: `release(at, bytes)` gives the memory of each back to the system.
-  void release(const std::function<void(char*, size_t)>& release);
+  /// Makes all free parts bare: give_back(at, bytes) gives the memory of each back to the system.
+  void release(const std::function<void(char*, size_t)>& give_back);
 
-  size_t backed_bytes() const { return backed_; }  ///< free and backed
+  size_t backed_bytes() const;  ///< free and backed
 
  private:
   enum class Kind { bare, backed };
@@ -50,7 +50,6 @@ class Extents {
 
   Parts parts_;  // disjoint; neighbours of one kind are one part
   BySize backed_sizes_, bare_sizes_;
-  size_t backed_ = 0;
 };
 
 }  // namespace trireme::memory

@@ -6,9 +6,50 @@ namespace trireme::ops {
 namespace TRIREME_KERNEL_LEVEL {
 namespace {
 
+inline Words load_words(const void* from) {
+  Words words;
+  memcpy(&words, from, sizeof words);
+  return words;
+}
+inline void store_words(void* to, Words words) { memcpy(to, &words, sizeof words); }
+
 inline void store_halves(Bf16* to, Words bits) {
   const Halves narrow = __builtin_convertvector(bits, Halves);
   memcpy(to, &narrow, sizeof narrow);
+}
+
+// Lane l of row i changes places with lane i of row l, a bit of the two numbers at a time.
+struct Exchange {
+  uint32_t low[4][kLanes], high[4][kLanes];
+};
+constexpr Exchange make_exchange() {
+  Exchange masks{};
+  for (int bit = 0; bit < 4; ++bit) {
+    const uint32_t step = 1U << bit;
+    for (uint32_t lane = 0; lane < kLanes; ++lane) {
+      masks.low[bit][lane] = (lane & step) != 0 ? kLanes + lane - step : lane;
+      masks.high[bit][lane] = (lane & step) != 0 ? kLanes + lane : lane + step;
+    }
+  }
+  return masks;
+}
+alignas(64) constexpr Exchange kExchange = make_exchange();
+
+// in [16][in_stride] -> out [16][out_stride], transposed
+inline void transpose_16(const uint32_t* in, int64_t in_stride, uint32_t* out, int64_t out_stride) {
+  Words rows[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) rows[i] = load_words(in + i * in_stride);
+  for (int bit = 0; bit < 4; ++bit) {
+    const int64_t step = int64_t{1} << bit;
+    const Words low = load_words(kExchange.low[bit]), high = load_words(kExchange.high[bit]);
+    for (int64_t i = 0; i < kLanes; ++i) {
+      if ((i & step) != 0) continue;
+      const Words a = rows[i], b = rows[i + step];
+      rows[i] = __builtin_shuffle(a, b, low);
+      rows[i + step] = __builtin_shuffle(a, b, high);
+    }
+  }
+  for (int64_t i = 0; i < kLanes; ++i) store_words(out + i * out_stride, rows[i]);
 }
 
 // in [rows][cols] -> out [cols][rows], both multiples of 16

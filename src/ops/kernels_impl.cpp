@@ -259,29 +259,28 @@ void gather_qkv_gradient(int64_t heads, int64_t kv_heads, int64_t head_dim, cons
   }
 }
 
-// Integers in place of numbers of a type; the bits of its infinity.
-template <typename T>
-struct BitsOf;
+// As wide as a number of so many bytes.
+template <size_t bytes>
+struct IntegerOf;
 template <>
-struct BitsOf<Bf16> {
+struct IntegerOf<2> {
   using type = int16_t;
-  static constexpr type kInfinity = 0x7F80;
 };
 template <>
-struct BitsOf<F16> {
-  using type = int16_t;
-  static constexpr type kInfinity = 0x7C00;
-};
-template <>
-struct BitsOf<float> {
+struct IntegerOf<4> {
   using type = int32_t;
-  static constexpr type kInfinity = 0x7F800000;
 };
 template <>
-struct BitsOf<double> {
+struct IntegerOf<8> {
   using type = int64_t;
-  static constexpr type kInfinity = 0x7FF0000000000000;
 };
+
+template <typename T>
+typename IntegerOf<sizeof(T)>::type bits_of(const T& number) {
+  typename IntegerOf<sizeof(T)>::type bits;
+  memcpy(&bits, &number, sizeof bits);
+  return bits;
+}
 
 template <typename C>
 struct Range {
@@ -293,14 +292,16 @@ struct Range {
 // be NaN, a branch.
 template <typename T>
 Range<Compute<T>> range_of(int64_t count, const T* x) {
-  using I = typename BitsOf<T>::type;
+  using I = typename IntegerOf<sizeof(T)>::type;
   typedef I Vector __attribute__((vector_size(64)));
   constexpr int64_t kWidth = sizeof(Vector) / sizeof(I);
-  constexpr I kSize = static_cast<I>(~(I{1} << (8 * sizeof(I) - 1))), kInfinity = BitsOf<T>::kInfinity;
+  constexpr I kSign = static_cast<I>(I{1} << (8 * sizeof(I) - 1)), kSize = static_cast<I>(~kSign);
   const auto ordered = [](auto bits) {  // its own inverse
     return static_cast<decltype(bits)>(bits ^ ((bits >> (8 * sizeof(I) - 1)) & kSize));
   };
-  Vector highest = Vector{} + ordered(static_cast<I>(~kSize | kInfinity)), largest = {};  // from minus infinity on
+  T infinity;
+  store(infinity, static_cast<Compute<T>>(INFINITY));
+  Vector highest = Vector{} + ordered(static_cast<I>(bits_of(infinity) | kSign)), largest = {};
   int64_t i = 0;
   for (; i + kWidth <= count; i += kWidth) {
     Vector bits;
@@ -310,9 +311,7 @@ Range<Compute<T>> range_of(int64_t count, const T* x) {
     largest = size > largest ? size : largest;
   }
   for (int64_t lane = 0; i + lane < count; ++lane) {
-    I bits;
-    memcpy(&bits, x + i + lane, sizeof bits);
-    const I key = ordered(bits), size = static_cast<I>(bits & kSize);
+    const I bits = bits_of(x[i + lane]), key = ordered(bits), size = static_cast<I>(bits & kSize);
     highest[lane] = key > highest[lane] ? key : highest[lane];
     largest[lane] = size > largest[lane] ? size : largest[lane];
   }
@@ -324,7 +323,7 @@ Range<Compute<T>> range_of(int64_t count, const T* x) {
   most = ordered(most);
   T value;
   memcpy(&value, &most, sizeof most);
-  return {load(value), size < kInfinity};
+  return {load(value), size < bits_of(infinity)};
 }
 
 template <typename T>

@@ -1,6 +1,5 @@
 // What the kernels of every instruction-set level are written with: conversion of element types, vectors of 16 lanes,
-// transposition, exp. Included by the sources that are compiled once per level (TRIREME_KERNEL_LEVEL), and by them
-// alone.
+// exp. Included by the sources that are compiled once per level (TRIREME_KERNEL_LEVEL), and by them alone.
 //
 // Everything here has internal linkage or lives in the level's namespace: an inline function that the linker shared
 // between levels could carry AVX-512 into a portable path. For the same reason only the C library's headers are
@@ -41,12 +40,12 @@ inline void store(Bf16& to, float value) {
 #ifdef __AVX512BF16__  // as all lanes at once, which flushes subnormal numbers
   const __m128bh narrow = _mm_cvtneps_pbh(_mm_set_ss(value));
   memcpy(&to.bits, &narrow, sizeof to.bits);
-  return;
-#endif
+#else
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
   const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
   to.bits = static_cast<uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : rounded);
+#endif
 }
 inline void store(F16& to, float value) {
   const _Float16 half = static_cast<_Float16>(value);
@@ -54,6 +53,7 @@ inline void store(F16& to, float value) {
 }
 inline void store(float& to, float value) { to = value; }
 inline void store(double& to, double value) { to = value; }
+
 // Sums run over 16 lanes, written as vectors: g++ unrolls a loop over an array of lanes before it sees that it could be
 // one, and goes on element by element.
 template <typename C>
@@ -72,6 +72,7 @@ template <typename T>
 inline Compute<T> load(const T* x, int64_t i) {
   return load(x[i]);
 }
+
 using Words = Lanes<uint32_t>;
 typedef uint16_t Halves __attribute__((vector_size(kLanes * sizeof(uint16_t))));
 
@@ -192,47 +193,6 @@ inline Lanes<float> square_root(Lanes<float> x) {
 inline Lanes<double> square_root(Lanes<double> x) {
   for (int64_t lane = 0; lane < kLanes; ++lane) x[lane] = sqrt(x[lane]);
   return x;
-}
-
-inline Words load_words(const void* from) {
-  Words words;
-  memcpy(&words, from, sizeof words);
-  return words;
-}
-inline void store_words(void* to, Words words) { memcpy(to, &words, sizeof words); }
-
-// Lane l of row i changes places with lane i of row l, a bit of the two numbers at a time.
-struct Exchange {
-  uint32_t low[4][kLanes], high[4][kLanes];
-};
-constexpr Exchange make_exchange() {
-  Exchange masks{};
-  for (int bit = 0; bit < 4; ++bit) {
-    const uint32_t step = 1U << bit;
-    for (uint32_t lane = 0; lane < kLanes; ++lane) {
-      masks.low[bit][lane] = (lane & step) != 0 ? kLanes + lane - step : lane;
-      masks.high[bit][lane] = (lane & step) != 0 ? kLanes + lane : lane + step;
-    }
-  }
-  return masks;
-}
-alignas(64) constexpr Exchange kExchange = make_exchange();
-
-// in [16][in_stride] -> out [16][out_stride], transposed
-inline void transpose_16(const uint32_t* in, int64_t in_stride, uint32_t* out, int64_t out_stride) {
-  Words rows[kLanes];
-  for (int64_t i = 0; i < kLanes; ++i) rows[i] = load_words(in + i * in_stride);
-  for (int bit = 0; bit < 4; ++bit) {
-    const int64_t step = int64_t{1} << bit;
-    const Words low = load_words(kExchange.low[bit]), high = load_words(kExchange.high[bit]);
-    for (int64_t i = 0; i < kLanes; ++i) {
-      if ((i & step) != 0) continue;
-      const Words a = rows[i], b = rows[i + step];
-      rows[i] = __builtin_shuffle(a, b, low);
-      rows[i + step] = __builtin_shuffle(a, b, high);
-    }
-  }
-  for (int64_t i = 0; i < kLanes; ++i) store_words(out + i * out_stride, rows[i]);
 }
 
 // exp(x) to less than one unit in the last place, for |x| <= 87. For a float or a vector of them, with the unsigned
