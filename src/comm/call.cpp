@@ -51,7 +51,8 @@ uint64_t pack(const Call& call, int64_t ranks) {
                       (splits_input(call.kind) || joins_output(call.kind));
   return static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.reduction.op) << 8 |
          static_cast<uint64_t>(call.dtype) << 16 | static_cast<uint64_t>(in_place(call)) << 24 |
-         static_cast<uint64_t>(uneven) << 25 | static_cast<uint64_t>(call.root) << 32 |
+         static_cast<uint64_t>(uneven) << 25 | static_cast<uint64_t>(call.once) << 26 |
+         static_cast<uint64_t>(call.reduction.accumulate) << 27 | static_cast<uint64_t>(call.root) << 32 |
          std::min<uint64_t>(tensors, 0xffff) << 48;
 }
 
@@ -62,6 +63,8 @@ Unpacked unpack(uint64_t packed) {
   parts.dtype = static_cast<DType>(packed >> 16 & 0xff);
   parts.in_place = (packed >> 24 & 1) != 0;
   parts.uneven = (packed >> 25 & 1) != 0;
+  parts.once = (packed >> 26 & 1) != 0;
+  parts.accumulate = (packed >> 27 & 1) != 0;
   parts.root = static_cast<int64_t>(packed >> 32 & 0xffff);
   parts.tensors = static_cast<int64_t>(packed >> 48);
   return parts;
@@ -76,6 +79,8 @@ std::string describe(uint64_t packed, int64_t count) {
   if (call.tensors != 1) text += fmt::format(" in {} tensors", call.tensors);
   if (call.uneven) text += ", uneven";
   if (call.kind == Kind::all_reduce && !call.in_place) text += ", out of place";
+  if (call.once) text += ", into one memory";
+  if (call.accumulate) text += ", accumulating";
   if (has_root(call.kind)) text += fmt::format(", root {}", call.root);
   if (is_message(call.kind)) text += fmt::format(", {} {}", call.kind == Kind::send ? "to" : "from", call.root);
   return text + ")";

@@ -79,6 +79,10 @@ struct Call {
   const void* input = nullptr;
   void* output = nullptr;
   std::shared_ptr<const Extents> extents;
+  /// all_gather: the outputs are one memory for all ranks. Each rank's block is written once, and only when all have
+  /// posted: posting says that this rank reads no more of what was there.
+  bool once = false;
+  DType input_dtype = DType::u8;     ///< of an all_gather into one memory, which may cast (converts()); else not used
   std::vector<int64_t> shape;        ///< of the (first) tensor, for records and comm.check; may be empty
   std::shared_ptr<void> keep_alive;  ///< held until the call is complete
 };
@@ -86,7 +90,7 @@ struct Call {
 /// An all_reduce or reduce whose result replaces its input: ranks then write into each other's buffers.
 bool in_place(const Call& call);
 /// What must be equal on all ranks, packed: kind, operator, dtype, root, number of tensors, whether blocks are unequal,
-/// whether an all_reduce is in place.
+/// whether an all_reduce is in place, whether outputs are one memory, whether a sum is added to the output.
 uint64_t pack(const Call& call, int64_t ranks);
 /// The parts of pack().
 struct Unpacked {
@@ -95,6 +99,8 @@ struct Unpacked {
   DType dtype;
   bool in_place;
   bool uneven;
+  bool once;
+  bool accumulate;
   int64_t root;
   int64_t tensors;
 };

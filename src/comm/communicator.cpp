@@ -1,5 +1,6 @@
 #include "comm/communicator.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
@@ -35,6 +36,34 @@ Work start(const std::shared_ptr<Group>& group, Call call) {
 Work scale_alone(at::TensorList tensors, Reduction how) {
   for (at::Tensor tensor : tensors) tensor.mul_(how.factor);
   return {};
+}
+
+// A gather of the only rank: any device, and a cast where types differ.
+void copy_alone(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows) {
+  if (outputs.size() != inputs.size() || rows.size() != inputs.size())
+    throw_input("all_gather: {} outputs, {} inputs and {} counts of rows on one rank", outputs.size(), inputs.size(),
+                rows.size());
+  const at::NoGradGuard no_grad;
+  for (size_t t = 0; t < inputs.size(); ++t) {
+    if (outputs[t].sizes() != inputs[t].sizes() || inputs[t].size(0) != rows[t])
+      throw_input("all_gather: {} into {} on one rank, of {} rows", c10::str(inputs[t].sizes()),
+                  c10::str(outputs[t].sizes()), rows[t]);
+    if (outputs[t].data_ptr() != inputs[t].data_ptr()) outputs[t].copy_(inputs[t]);
+  }
+}
+
+// Each input, cast into its place in the output.
+std::vector<at::Tensor> own_blocks(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows, int64_t rank,
+                                   int64_t size) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> blocks;
+  for (size_t t = 0; t < inputs.size(); ++t) {
+    const at::IntArrayRef counts = rows.slice(t * static_cast<size_t>(size), static_cast<size_t>(size));
+    const int64_t first = std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+    blocks.push_back(outputs[t].narrow(0, first, counts[static_cast<size_t>(rank)]));
+    blocks.back().copy_(inputs[t]);
+  }
+  return blocks;
 }
 
 Call message_call(const Message& message, int64_t size) {
@@ -186,7 +215,19 @@ Work Communicator::all_gather_into_async(at::TensorList outputs, at::TensorList 
 }
 Work Communicator::all_gather_v_async(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows) {
   if (outputs.empty() && inputs.empty()) return {};
-  return start(group_, rows_call(Kind::all_gather, outputs, inputs, rows, rank(), size()));
+  if (size() == 1) {
+    copy_alone(outputs, inputs, rows);
+    return {};
+  }
+  const bool once = std::all_of(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {
+    return output.numel() == 0 || group_->is_once(output.data_ptr());
+  });
+  if (once) return start(group_, rows_call(Kind::all_gather, outputs, inputs, rows, rank(), size(), true));
+  // Elsewhere a cast is this rank's own: into its block of the output, from which it is gathered.
+  const bool casts = outputs.size() == inputs.size() && outputs[0].scalar_type() != inputs[0].scalar_type();
+  if (!casts) return start(group_, rows_call(Kind::all_gather, outputs, inputs, rows, rank(), size()));
+  return start(group_, rows_call(Kind::all_gather, outputs, own_blocks(outputs, inputs, rows, rank(), size()), rows,
+                                 rank(), size()));
 }
 Work Communicator::gather_async(const at::Tensor& output, const at::Tensor& input, int64_t root) {
   Call call = blocks_call(Kind::gather, output, input, size(), root == rank());
@@ -259,7 +300,10 @@ at::Tensor Communicator::shared_empty(const std::string& name, at::IntArrayRef s
   const std::string what = fmt::format("{}: {} {} for {}", name, c10::toString(dtype), c10::str(sizes),
                                        sharing == Sharing::each ? "each rank" : "all ranks");
   std::byte* memory = group_->shared_alloc(what, sharing == Sharing::each ? stride * size() : stride);
-  if (sharing == Sharing::each) memory += stride * rank();
+  if (sharing == Sharing::each)
+    memory += stride * rank();
+  else
+    group_->note_once(memory, stride);
   return at::from_blob(
       memory, sizes, [arena = group_->arena()](void*) {}, options);
 }

@@ -118,7 +118,10 @@ class Communicator {
   void all_gather_into(at::TensorList outputs, at::TensorList inputs) { all_gather_into_async(outputs, inputs).wait(); }
   [[nodiscard]] Work all_gather_into_async(at::TensorList outputs, at::TensorList inputs);
   /// Unequal parts: rank r gives rows[r] rows (of dimension 0; none is allowed), and outputs hold the rows of all
-  /// ranks. For a list of tensors `rows` is [tensors][size]. Equal on all ranks.
+  /// ranks. For a list of tensors `rows` is [tensors][size]. Equal on all ranks. Inputs in float may have outputs in
+  /// bfloat16 or half: each rank casts its own.
+  /// Into memory of Sharing::once each rank writes its own rows alone, and only once all have made the call: with the
+  /// call a rank says that it reads no more of what was there. So a gathered weight exists once for all local ranks.
   void all_gather_v(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows) {
     all_gather_v_async(outputs, inputs, rows).wait();
   }

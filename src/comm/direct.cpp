@@ -76,6 +76,21 @@ void Group::check_own_memory(const Operation& operation) {
   }
 }
 
+// The outputs of an all_gather into one memory.
+void Group::check_one_memory(const Operation& operation) {
+  for (int64_t t = 0; t < operation.in_.tensors(); ++t) {
+    for (int64_t r = 0; r < size_; ++r) {
+      const int64_t theirs = offset_in(entry(r, operation.sequence), true, t, operation.in_.tensors());
+      if (theirs == output_offset(operation, t) && theirs != not_in_arena) continue;
+      fail(members_[static_cast<size_t>(r)],
+           fmt::format("{}: {} #{} on axis {}: ranks {} and {} gave different memory for output {}; it has to be the "
+                       "same for all ranks",
+                       signature(), describe(operation), operation.sequence, axis_,
+                       members_[static_cast<size_t>(rank_)], members_[static_cast<size_t>(r)], t));
+    }
+  }
+}
+
 // ---- shared
 
 // Of a sum over all ranks each piece belongs to one rank, whose result is everybody's; otherwise to each output.
@@ -86,6 +101,10 @@ int64_t Group::pieces_of(const Operation& operation, int64_t owner) const {
 
 void Group::do_piece(const Operation& operation, int64_t owner, int64_t piece) {
   const Call& call = operation.call;
+  if (call.once) {
+    take_once(operation, piece * operation.piece_, operation.piece_, owner);
+    return;
+  }
   if (!is_dealt(call.kind)) {
     take(operation, piece * operation.piece_, operation.piece_, Source::tensors, owner);
     return;
@@ -133,7 +152,10 @@ bool Group::step_shared(Operation& operation) {
 bool Group::step_pull(Operation& operation) {
   bool moved = false;
   if (!operation.worked_) {
-    take(operation, 0, operation.largest_block_, Source::tensors, rank_);
+    if (operation.call.once)
+      take_once(operation, 0, operation.largest_block_, rank_);
+    else
+      take(operation, 0, operation.largest_block_, Source::tensors, rank_);
     entry(rank_, operation.sequence).finished.store(1);
     notify();
     operation.worked_ = moved = true;

@@ -257,6 +257,14 @@ void Group::block_until(const std::function<bool()>& ready, const std::function<
   block(ready, waiting_for, missing, timeout_);
 }
 
+bool Group::is_once(const void* memory) const {
+  const auto* at = static_cast<const std::byte*>(memory);
+  const auto after = once_.upper_bound(at);
+  if (after == once_.begin()) return false;
+  const auto& [start, bytes] = *std::prev(after);
+  return at < start + bytes;
+}
+
 std::byte* Group::shared_alloc(std::string_view name, int64_t bytes) {
   TRIREME_CHECK(arena_ != nullptr, "a group of one has no arena");
   const int64_t index = allocations_++;  // a full arena refuses the same call on every rank, so it counts too

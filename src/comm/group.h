@@ -82,12 +82,13 @@ class Operation {
   Layout in_, out_;  // this rank's sides
   uint64_t packed_ = 0;
   int64_t element_bytes_ = 0;
-  int64_t record_ = 0;    // number in the flight recorder
-  bool arrived_ = false;  // all ranks have posted, and their calls agree
-  bool worked_ = false;   // nothing is left to do for this rank, though peers may be at it
-  bool moved_ = false;    // the result is there; an emulated link may still be busy with it
-  int64_t release_ = 0;   // when an emulated link lets it go
-  int64_t seen_ = 0;      // ranks below this one have posted
+  int64_t input_bytes_ = 0;  // of an element of the inputs
+  int64_t record_ = 0;       // number in the flight recorder
+  bool arrived_ = false;     // all ranks have posted, and their calls agree
+  bool worked_ = false;      // nothing is left to do for this rank, though peers may be at it
+  bool moved_ = false;       // the result is there; an emulated link may still be busy with it
+  int64_t release_ = 0;      // when an emulated link lets it go
+  int64_t seen_ = 0;         // ranks below this one have posted
   Way way_ = Way::inlined;
   int64_t piece_ = 0;  // elements of a piece
   int64_t pieces_ = 0;
@@ -134,6 +135,9 @@ class Group {
 
   /// Memory in the arena, zero at first; the same on all ranks.
   std::byte* shared_alloc(std::string_view name, int64_t bytes);
+  /// Says that [memory, memory + bytes) is one for all ranks (Sharing::once), and asks for it.
+  void note_once(const std::byte* memory, int64_t bytes) { once_[memory] = bytes; }
+  bool is_once(const void* memory) const;
   /// Blocks until `ready` holds, under the deadline, while calls under way go on. `waiting_for` names what and
   /// `missing` the ranks that did not come, for the error. Whoever makes it hold calls notify().
   void block_until(const std::function<bool()>& ready, const std::function<std::string()>& waiting_for,
@@ -179,6 +183,7 @@ class Group {
   bool outputs_in_arena(const Operation& operation) const;
   bool has_output(const Operation& operation, int64_t rank) const;
   void check_own_memory(const Operation& operation);
+  void check_one_memory(const Operation& operation);
   bool step_shared(Operation& operation);
   bool step_pull(Operation& operation);
   bool step_staged(Operation& operation);
@@ -186,6 +191,7 @@ class Group {
   /// Where rank r's elements for this rank are: from `flat_[r]` on, or in its tensors in the arena.
   enum class Source { flat, tensors };
   void take(const Operation& operation, int64_t first, int64_t length, Source source, int64_t target);
+  void take_once(const Operation& operation, int64_t first, int64_t length, int64_t owner);
   void do_piece(const Operation& operation, int64_t owner, int64_t piece);
   int64_t pieces_of(const Operation& operation, int64_t owner) const;
   std::byte* input_of(const Operation& operation, int64_t rank, int64_t tensor) const;
@@ -241,6 +247,7 @@ class Group {
   uint64_t ring_free_ = 0;  // all ranks have completed up to here, as far as this rank knows
   uint64_t staged_ = 0;     // staged pieces of all calls before the current one
   int64_t allocations_ = 0;
+  std::map<const std::byte*, int64_t> once_;          // memory that is one for all ranks
   std::deque<std::shared_ptr<Operation>> under_way_;  // collectives, in order
   struct Peer {
     std::deque<std::shared_ptr<Operation>> sends, receives;

@@ -1,5 +1,6 @@
 // Posting a call: what is checked before any peer sees it, and what its entry tells them; see group.h.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -99,6 +100,14 @@ void Group::check(const Operation& operation) const {
   const Reduction& how = call.reduction;
   if (how.factor != 1 && how.op != ReduceOp::sum) refuse("a factor goes with a sum");
   if (!std::isfinite(how.factor)) refuse(fmt::format("a factor of {}", how.factor));
+  if (how.accumulate && (call.kind != Kind::reduce_scatter || how.op != ReduceOp::sum || how.factor != 1))
+    refuse("only the plain sum of a reduce_scatter is added to its output");
+  if (call.once && call.kind != Kind::all_gather) refuse("only an all_gather goes into one memory of all ranks");
+  if (call.once && 2 * (operation.in_.tensors() - 1) > table_words)
+    refuse(fmt::format("{} tensors; at most {} go into one memory in a call", operation.in_.tensors(),
+                       table_words / 2 + 1));
+  if (call.once && call.input_dtype != call.dtype && !converts(call.input_dtype, call.dtype))
+    refuse(fmt::format("it cannot cast {} to {}", trireme::name_of(call.input_dtype), trireme::name_of(call.dtype)));
   if (integers && (how.op == ReduceOp::avg || how.factor != 1)) {
     refuse("integers have no average and no factor: sum them, and divide where it is meant");
   }
@@ -112,17 +121,19 @@ void Group::check_overlap(const Operation& operation) const {
     const auto* in = static_cast<const std::byte*>(operation.input(t));
     const auto* out = static_cast<const std::byte*>(operation.output(t));
     if (in == nullptr || out == nullptr) continue;
-    const int64_t in_bytes = operation.in_.tensor(t) * operation.element_bytes_;
+    const int64_t in_bytes = operation.in_.tensor(t) * operation.input_bytes_;
     const int64_t out_bytes = operation.out_.tensor(t) * operation.element_bytes_;
     if (in + in_bytes <= out || out + out_bytes <= in || in_bytes == 0 || out_bytes == 0) continue;
     const bool joins = joins_output(call.kind), splits = splits_input(call.kind);
-    const bool allowed = (!joins && !splits && in == out) ||
-                         (joins && !splits && in == out + operation.out_.start(t, rank_) * operation.element_bytes_) ||
-                         (splits && !joins && out == in + operation.in_.start(t, rank_) * operation.element_bytes_);
+    const bool accumulates = call.reduction.accumulate;
+    const bool allowed =
+        (!joins && !splits && in == out) ||
+        (joins && !splits && in == out + operation.out_.start(t, rank_) * operation.element_bytes_) ||
+        (splits && !joins && !accumulates && out == in + operation.in_.start(t, rank_) * operation.element_bytes_);
     if (allowed) continue;
     throw_input(
         "{} on axis {}: input and output overlap; in place means block {} of the larger one for gathers and scatters, "
-        "and is not possible for all_to_all",
+        "and is not possible for all_to_all, nor where a sum is added to the output",
         describe(operation), axis_, rank_);
   }
 }
@@ -149,6 +160,7 @@ uint64_t Group::detail_of(const Operation& operation) const {
     hash = hash64({static_cast<const char*>(data), bytes}, hash + 1);
   };
   if (call.reduction.factor != 1) add(&call.reduction.factor, sizeof(double));
+  if (call.once) add(&call.input_dtype, sizeof call.input_dtype);
   if (call.extents != nullptr && call.kind != Kind::all_to_all) {
     add(call.extents->counts.data(), call.extents->counts.size() * sizeof(int64_t));
   }
@@ -165,7 +177,10 @@ void Group::run_alone(const Operation& operation) const {
     void* to = operation.output(t);
     const int64_t count = operation.out_.tensor(t);
     if (from == nullptr || to == nullptr || count == 0) continue;
-    if (operation.call.reduction.factor != 1) {
+    if (operation.call.reduction.accumulate) {
+      const std::array<const void*, 2> terms = {to, from};
+      reduce({&to, 1}, terms, count, operation.call.dtype, operation.call.reduction);
+    } else if (operation.call.reduction.factor != 1) {
       reduce({&to, 1}, {&from, 1}, count, operation.call.dtype, operation.call.reduction);
     } else if (from != to) {
       std::memcpy(to, from, static_cast<size_t>(count * operation.element_bytes_));
@@ -177,6 +192,7 @@ std::shared_ptr<Operation> Group::post(Call call) {
   auto operation = std::make_shared<Operation>(std::move(call));
   Call& what = operation->call;
   operation->element_bytes_ = size_of(what.dtype);
+  operation->input_bytes_ = what.once ? size_of(what.input_dtype) : operation->element_bytes_;
   operation->packed_ = pack(what, size_);
   check(*operation);
   lay_out(*operation);
@@ -230,7 +246,7 @@ void Group::record(Operation& operation) {
 void Group::post_collective(Operation& operation) {
   const Call& call = operation.call;
   Entry& entry = this->entry(rank_, operation.sequence);
-  const int64_t bytes = operation.in_.total() * operation.element_bytes_;
+  const int64_t bytes = operation.in_.total() * operation.input_bytes_;
   const void* input = call.kind == Kind::barrier ? nullptr : operation.input(0);
   entry.packed.store(operation.packed_, relaxed);
   entry.count.store(call.count, relaxed);
@@ -238,7 +254,7 @@ void Group::post_collective(Operation& operation) {
   entry.factor.store(call.reduction.factor, relaxed);
   entry.posted.store(settings_->clock ? settings_->clock() : ranks_[rank_].last_posted.load(relaxed), relaxed);
   entry.input_offset.store(
-      input == nullptr ? not_in_arena : arena_->offset_of(input, operation.in_.tensor(0) * operation.element_bytes_),
+      input == nullptr ? not_in_arena : arena_->offset_of(input, operation.in_.tensor(0) * operation.input_bytes_),
       relaxed);
   entry.output_offset.store(output_offset(operation, 0), relaxed);
   const auto dims = std::min(static_cast<int64_t>(call.shape.size()), shape_words);
@@ -249,7 +265,7 @@ void Group::post_collective(Operation& operation) {
   entry.finished.store(0, relaxed);
   const bool gives =
       !has_root(call.kind) || call.root == rank_ || call.kind == Kind::reduce || call.kind == Kind::gather;
-  if (bytes <= inline_bytes && bytes != 0 && gives) {
+  if (bytes <= inline_bytes && bytes != 0 && gives && !call.once) {
     for (int64_t b = 0; b < operation.in_.blocks(); ++b) {
       std::byte* to = entry.data + operation.in_.before(b) * operation.element_bytes_;
       operation.in_.visit(b, 0, operation.in_.block(b), [&](int64_t t, int64_t within, int64_t at, int64_t n) {
@@ -277,7 +293,7 @@ void Group::write_table(const Operation& operation, Entry& entry) const {
   };
   for (int64_t t = 1; t < operation.in_.tensors(); ++t) {
     const void* input = operation.input(t);
-    add(input == nullptr ? not_in_arena : arena_->offset_of(input, operation.in_.tensor(t) * operation.element_bytes_));
+    add(input == nullptr ? not_in_arena : arena_->offset_of(input, operation.in_.tensor(t) * operation.input_bytes_));
   }
   for (int64_t t = 1; t < operation.in_.tensors(); ++t) add(output_offset(operation, t));
   for (const int64_t count : extents.counts) add(count);

@@ -18,4 +18,9 @@ namespace trireme::comm {
 void reduce(std::span<void* const> outputs, std::span<const void* const> inputs, int64_t count, DType dtype,
             Reduction how);
 
+/// float to bfloat16 or half, rounded to nearest even: what an all_gather into memory of all ranks casts on its way.
+void convert(void* output, DType to, const void* input, DType from, int64_t count);
+/// Whether convert() knows the pair.
+inline bool converts(DType from, DType to) { return from == DType::f32 && (to == DType::bf16 || to == DType::f16); }
+
 }  // namespace trireme::comm

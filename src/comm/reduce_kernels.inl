@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "comm/reduce_kernels.h"
 #include "comm/reduce_op.h"
 
 namespace trireme::comm {
@@ -159,9 +160,21 @@ void reduce_op(void* const* outputs, int64_t output_count, const void* const* in
   }
 }
 
-}  // namespace
+template <typename T>
+void narrow_to(void* output, const float* input, int64_t count) {
+  auto* to = static_cast<typename Element<T>::Stored*>(output);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) to[i] = Element<T>::store(input[i]);
+}
 
-void TRIREME_REDUCE_NAME(void* const* outputs, int64_t output_count, const void* const* inputs, int64_t input_count,
+void narrow_any(void* output, DType to, const float* input, int64_t count) {
+#ifdef __FLT16_MAX__
+  if (to == DType::f16) return narrow_to<_Float16>(output, input, count);
+#endif
+  narrow_to<BFloat16>(output, input, count);
+}
+
+void reduce_any(void* const* outputs, int64_t output_count, const void* const* inputs, int64_t input_count,
                          int64_t count, DType dtype, Reduction how) {
   switch (dtype) {
     case DType::f32:
@@ -184,5 +197,9 @@ void TRIREME_REDUCE_NAME(void* const* outputs, int64_t output_count, const void*
       return reduce_op<uint8_t>(outputs, output_count, inputs, input_count, count, how);
   }
 }
+
+}  // namespace
+
+const ReduceKernels TRIREME_REDUCE_NAME = {reduce_any, narrow_any};
 
 }  // namespace trireme::comm

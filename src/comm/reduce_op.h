@@ -27,8 +27,15 @@ constexpr std::string_view name_of(ReduceOp op) {
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1;
+  /// Of a reduce_scatter of a plain sum: what the output holds is added first, before the inputs of the ranks.
+  bool accumulate = false;
 
   constexpr Reduction(ReduceOp what = ReduceOp::sum, double pre_factor = 1) : op(what), factor(pre_factor) {}
+  static constexpr Reduction accumulating() {
+    Reduction how;
+    how.accumulate = true;
+    return how;
+  }
 };
 
 }  // namespace trireme::comm

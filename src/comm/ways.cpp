@@ -72,6 +72,17 @@ bool Group::all_posted(Operation& operation) {
 void Group::choose_way(Operation& operation) {
   const Call& call = operation.call;
   const int64_t element = operation.element_bytes_;
+  const auto cut = [&](int64_t share, int64_t width) {
+    const int64_t piece_bytes = ceil_div(std::clamp(share, smallest_piece_bytes, largest_piece_bytes), width);
+    operation.piece_ = ceil_div(piece_bytes, 128) * 128 / element;  // ranks do not share lines
+    operation.pieces_ = ceil_div(operation.largest_block_, operation.piece_);
+  };
+  if (call.once) {  // whatever its size: a result that each rank writes for itself would be written over a later one
+    check_one_memory(operation);
+    operation.way_ = inputs_in_arena(operation) ? Operation::Way::shared : Operation::Way::pull;
+    cut(operation.largest_block_ * element / 4, 1);
+    return;
+  }
   if (operation.most_given_ * element <= inline_bytes) {
     operation.way_ = Operation::Way::inlined;
     return;
@@ -94,9 +105,7 @@ void Group::choose_way(Operation& operation) {
   // A piece covers the same range of each block of an output.
   const int64_t width = joins_output(call.kind) ? size_ : 1;
   const int64_t share = ceil_div(operation.largest_block_ * width * element, is_dealt(call.kind) ? size_ : 4);
-  const int64_t piece_bytes = ceil_div(std::clamp(share, smallest_piece_bytes, largest_piece_bytes), width);
-  operation.piece_ = ceil_div(piece_bytes, 128) * 128 / element;  // ranks do not share lines
-  operation.pieces_ = ceil_div(operation.largest_block_, operation.piece_);
+  cut(share, width);
 }
 
 // ---- staged
@@ -183,11 +192,13 @@ void Group::take(const Operation& operation, int64_t first, int64_t length, Sour
     return output_of(operation, target, t) + (out.start(t, block) + within) * element;
   };
   if (is_reduction(call.kind)) {
-    std::array<const void*, max_arena_ranks> inputs;
+    std::array<const void*, max_arena_ranks + 1> inputs;
     out.visit(0, first, length, [&](int64_t t, int64_t within, int64_t at, int64_t n) {
-      for (int64_t r = 0; r < size_; ++r) inputs[static_cast<size_t>(r)] = from(r, t, within, at);
       void* output = to(0, t, within);
-      reduce({&output, 1}, {inputs.data(), static_cast<size_t>(size_)}, n, call.dtype, call.reduction);
+      size_t given = 0;
+      if (call.reduction.accumulate) inputs[given++] = output;
+      for (int64_t r = 0; r < size_; ++r) inputs[given++] = from(r, t, within, at);
+      reduce({&output, 1}, {inputs.data(), given}, n, call.dtype, call.reduction);
     });
     return;
   }
@@ -197,6 +208,22 @@ void Group::take(const Operation& operation, int64_t first, int64_t length, Sour
       copy(to(b, t, within), from(giver, t, within, at), n * element);
     });
   }
+}
+
+// The block of `owner` into the one memory of all ranks, cast on its way where types differ.
+void Group::take_once(const Operation& operation, int64_t first, int64_t length, int64_t owner) {
+  const Call& call = operation.call;
+  operation.out_.visit(owner, first, length, [&](int64_t t, int64_t within, int64_t /*at*/, int64_t n) {
+    const auto* from =
+        (owner == rank_ ? static_cast<const std::byte*>(operation.input(t)) : input_of(operation, owner, t)) +
+        within * operation.input_bytes_;
+    auto* to = static_cast<std::byte*>(operation.output(t)) +
+               (operation.out_.start(t, owner) + within) * operation.element_bytes_;
+    if (call.input_dtype == call.dtype)
+      copy(to, from, n * operation.element_bytes_);
+    else
+      convert(to, call.dtype, from, call.input_dtype, n);
+  });
 }
 
 }  // namespace trireme::comm

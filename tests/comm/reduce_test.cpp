@@ -5,16 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
 
+#include "comm/reduce_kernels.h"
+
 namespace trireme::comm {
-
-using Kernel = void(void* const*, int64_t, const void* const*, int64_t, int64_t, DType, Reduction);
-Kernel reduce_baseline;
-
 namespace {
 
 float widen(uint16_t bits) {
@@ -78,7 +77,7 @@ TEST(Reduce, EveryInstructionSetGivesTheSameBits) {
           void* pa = a.data();
           void* pb = b.data();
           reduce({&pa, 1}, in, count, dtype, how);
-          reduce_baseline(&pb, 1, in.data(), ranks, count, dtype, how);
+          reduce_baseline.reduce(&pb, 1, in.data(), ranks, count, dtype, how);
           // Payloads of NaNs may differ; whether it is one may not.
           for (int64_t i = 0; i < count; ++i) {
             const auto* x = a.data() + i * size_of(dtype);
@@ -104,6 +103,28 @@ TEST(Reduce, EveryInstructionSetGivesTheSameBits) {
           }
         }
       }
+    }
+  }
+}
+
+// Half of the distance between two bfloat16 around 1 is 2^-8: ties go to the even one, and a NaN stays one.
+TEST(Reduce, CastsRoundToNearestEvenOnEveryInstructionSet) {
+  EXPECT_TRUE(converts(DType::f32, DType::bf16) && converts(DType::f32, DType::f16));
+  EXPECT_FALSE(converts(DType::f64, DType::bf16) || converts(DType::bf16, DType::f32));
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> from = {1.0F + 0x1p-8F, 1.0F + 0x3p-8F, 1.0F + 0x1.8p-8F, -infinity, nan, 3.4e38F, 0x1p-140F};
+  const std::vector<uint16_t> bf16 = {0x3f80, 0x3f82, 0x3f81, 0xff80, 0x7fc0, 0x7f80, 0x0000};
+  from.resize(1021, 0.1F);  // beyond a vector, and a remainder
+  for (const DType to : {DType::bf16, DType::f16}) {
+    std::vector<uint16_t> got(from.size()), plain(from.size());
+    convert(got.data(), to, from.data(), DType::f32, static_cast<int64_t>(from.size()));
+    reduce_baseline.narrow(plain.data(), to, from.data(), static_cast<int64_t>(from.size()));
+    EXPECT_EQ(got, plain) << name_of(to);
+    if (to == DType::bf16) {
+      for (size_t i = 0; i < 6; ++i) EXPECT_EQ(got[i], bf16[i]) << from[i];
+    } else {
+      for (size_t i = 0; i < from.size(); ++i)
+        EXPECT_EQ(got[i], std::bit_cast<uint16_t>(static_cast<_Float16>(from[i]))) << from[i];
     }
   }
 }

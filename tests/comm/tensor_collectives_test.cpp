@@ -77,6 +77,93 @@ TEST_P(TensorCollectives, UnevenRows) {
   });
 }
 
+// A gathered weight exists once for all ranks: each casts its rows into it, and none before all have said that they
+// read no more of what was there.
+TEST_P(TensorCollectives, GathersIntoOneMemoryAndCasts) {
+  on_ranks(GetParam(), [](Communicator& c) {
+    const int64_t n = c.size();
+    const auto me = static_cast<size_t>(c.rank());
+    for (const int64_t scale : {1, 30'000}) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+        for (const bool shared_input : {false, true}) {
+          const std::vector<int64_t> rows = uneven_rows(n, scale), lines(static_cast<size_t>(n), 2);
+          const at::Tensor all = c.shared_empty("once", {sum(rows), 3}, dtype, Sharing::once),
+                           short_one = c.shared_empty("once too", {sum(lines)}, dtype, Sharing::once);
+          const at::Tensor mine = shared_input
+                                      ? c.shared_empty("mine", {sum(rows), 3}, at::kFloat).narrow(0, 0, rows[me])
+                                      : at::empty({rows[me], 3});
+          std::vector<int64_t> both = rows;
+          both.insert(both.end(), lines.begin(), lines.end());
+          for (int64_t turn = 0; turn < 5; ++turn) {
+            const auto part = [&](int64_t r) { return rows_of(r + turn, rows[static_cast<size_t>(r)], {3}) / 7; };
+            std::vector<at::Tensor> parts;
+            for (int64_t r = 0; r < n; ++r) parts.push_back(part(r).to(dtype));
+            mine.copy_(part(c.rank()));
+            c.all_gather_v({all, short_one}, {mine, at::full({2}, static_cast<double>(me) + 0.5)}, both);
+            // Read for a while: a peer that went on must not have written the next turn's rows yet.
+            for (int64_t again = 0; again < 3; ++again) EXPECT_TRUE(all.equal(at::cat(parts))) << turn;
+            for (int64_t r = 0; r < n; ++r) EXPECT_EQ(short_one[2 * r].item<double>(), static_cast<double>(r) + 0.5);
+          }
+          // In place: the rows lie there already.
+          if (dtype == at::kFloat) {
+            c.barrier();
+            const at::Tensor own = all.split_with_sizes(rows)[me];
+            own.fill_(static_cast<double>(me));
+            c.all_gather_v(all, own, rows);
+            for (int64_t r = 0; r < n; ++r) {
+              const at::Tensor theirs = all.split_with_sizes(rows)[static_cast<size_t>(r)];
+              EXPECT_TRUE(theirs.eq(static_cast<double>(r)).all().item<bool>());
+            }
+          }
+        }
+      }
+    }
+    // Outside of such memory a cast is each rank's own.
+    const std::vector<int64_t> rows = uneven_rows(n);
+    at::Tensor apart = at::empty({sum(rows), 3}, at::kBFloat16);
+    c.all_gather_v(apart, rows_of(c.rank(), rows[me], {3}), rows);
+    for (int64_t r = 0; r < n; ++r)
+      EXPECT_TRUE(apart.split_with_sizes(rows)[static_cast<size_t>(r)].equal(
+          rows_of(r, rows[static_cast<size_t>(r)], {3}, at::kBFloat16)));
+  });
+}
+
+TEST(TensorCollectivesOnce, DifferentMemoryIsAnErrorOnEveryRank) {
+  const auto errors = testing::run_ranks(2, [](const std::shared_ptr<Group>& group) {
+    Communicator c(group);
+    const at::Tensor a = c.shared_empty("a", {2}, at::kFloat, Sharing::once),
+                     b = c.shared_empty("b", {2}, at::kFloat, Sharing::once);
+    c.all_gather_v(c.rank() == 0 ? a : b, at::ones({1}), {1, 1});
+  });
+  for (const std::string& error : errors) EXPECT_THAT(error, ::testing::HasSubstr("gave different memory"));
+}
+
+TEST_P(TensorCollectives, ASumIsAddedToTheOutput) {
+  on_ranks(GetParam(), [](Communicator& c) {
+    const int64_t n = c.size(), me = c.rank();
+    for (const int64_t scale : {1, 30'000}) {
+      for (const bool in_arena : {false, true}) {
+        const std::vector<int64_t> rows = uneven_rows(n, scale);
+        at::Tensor total = at::zeros({sum(rows), 3});
+        for (int64_t r = 0; r < n; ++r) total += rows_of(r, sum(rows), {3});
+        const int64_t own = rows[static_cast<size_t>(me)];
+        const at::Tensor input =
+                             in_arena ? c.shared_empty("input", {sum(rows), 3}, at::kFloat) : at::empty({sum(rows), 3}),
+                         output = in_arena ? c.shared_empty("output", {sum(rows), 3}, at::kFloat).narrow(0, 0, own)
+                                           : at::empty({own, 3});
+        input.copy_(rows_of(me, sum(rows), {3}));
+        output.fill_(100);
+        for (int64_t turn = 1; turn <= 3; ++turn) {
+          c.reduce_scatter_v(output, input, rows, Reduction::accumulating());
+          const at::Tensor expected = total.split_with_sizes(rows)[static_cast<size_t>(me)] * turn + 100;
+          EXPECT_TRUE(output.equal(expected)) << turn;
+        }
+      }
+    }
+    EXPECT_THROW(c.all_reduce(at::ones({2}), Reduction::accumulating()), InputError);
+  });
+}
+
 TEST_P(TensorCollectives, ListsAreOneOperation) {
   on_ranks(GetParam(), [](Communicator& c) {
     const int64_t n = c.size(), me = c.rank();
