@@ -41,7 +41,7 @@ void run(const Arguments& arguments) {
     config::Config resolved = config::load_config(arguments.path, arguments.overrides);
     // Without a number of workers, what follows from it stays -1.
     if (arguments.workers_given) config::resolve_world(resolved, arguments.workers);
-    static_cast<void>(train::link_speed(resolved.comm.emulate.data, 1));  // refuses unknown hardware
+    static_cast<void>(train::link_speeds(resolved.comm.emulate, resolved.parallel));  // refuses unknown hardware
     text = config::to_toml(resolved);
   }
   std::fwrite(text.data(), 1, text.size(), stdout);

@@ -38,7 +38,7 @@ ExitCode launch_workers(const LaunchOptions& options) {
   // written.
   config::Config config = config::load_config(options.config, options.overrides);
   config::resolve_world(config, world);
-  static_cast<void>(train::link_speed(config.comm.emulate.data, config.parallel.data));  // refuses unknown hardware
+  static_cast<void>(train::link_speeds(config.comm.emulate, config.parallel));  // refuses unknown hardware
 
   // The first rank takes the lock for the run; that a live run has it is told here, before a log of that run is
   // touched. So is what the last holder left in it, which this lock wipes out when it goes.

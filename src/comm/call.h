@@ -82,7 +82,7 @@ struct Call {
   /// all_gather: the outputs are one memory for all ranks. Each rank's block is written once, and only when all have
   /// posted: posting says that this rank reads no more of what was there.
   bool once = false;
-  DType input_dtype = DType::u8;     ///< of an all_gather into one memory, which may cast (converts()); else not used
+  DType input_dtype = DType::u8;     ///< with `once`: an all_gather may cast (converts()). Not used without it
   std::vector<int64_t> shape;        ///< of the (first) tensor, for records and comm.check; may be empty
   std::shared_ptr<void> keep_alive;  ///< held until the call is complete
 };

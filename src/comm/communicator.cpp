@@ -39,16 +39,21 @@ Work scale_alone(at::TensorList tensors, Reduction how) {
 }
 
 // A gather of the only rank: any device, and a cast where types differ.
-void copy_alone(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows) {
-  if (outputs.size() != inputs.size() || rows.size() != inputs.size())
-    throw_input("all_gather: {} outputs, {} inputs and {} counts of rows on one rank", outputs.size(), inputs.size(),
-                rows.size());
+void copy_alone(at::TensorList outputs, at::TensorList inputs) {
+  const at::NoGradGuard no_grad;
+  for (size_t t = 0; t < inputs.size(); ++t)
+    if (outputs[t].data_ptr() != inputs[t].data_ptr()) outputs[t].copy_(inputs[t]);
+}
+
+// A sum of the only rank's input, on a device that the core does not reach.
+void reduce_alone(at::TensorList outputs, at::TensorList inputs, Reduction how) {
   const at::NoGradGuard no_grad;
   for (size_t t = 0; t < inputs.size(); ++t) {
-    if (outputs[t].sizes() != inputs[t].sizes() || inputs[t].size(0) != rows[t])
-      throw_input("all_gather: {} into {} on one rank, of {} rows", c10::str(inputs[t].sizes()),
-                  c10::str(outputs[t].sizes()), rows[t]);
-    if (outputs[t].data_ptr() != inputs[t].data_ptr()) outputs[t].copy_(inputs[t]);
+    const at::Tensor input = how.factor == 1 ? inputs[t] : inputs[t] * how.factor;
+    if (how.accumulate)
+      at::Tensor(outputs[t]).add_(input);
+    else if (outputs[t].data_ptr() != input.data_ptr())
+      at::Tensor(outputs[t]).copy_(input);
   }
 }
 
@@ -215,17 +220,16 @@ Work Communicator::all_gather_into_async(at::TensorList outputs, at::TensorList 
 }
 Work Communicator::all_gather_v_async(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows) {
   if (outputs.empty() && inputs.empty()) return {};
+  Call call = rows_call(Kind::all_gather, outputs, inputs, rows, rank(), size());
   if (size() == 1) {
-    copy_alone(outputs, inputs, rows);
+    copy_alone(outputs, inputs);
     return {};
   }
-  const bool once = std::all_of(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {
+  call.once = std::all_of(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {
     return output.numel() == 0 || group_->is_once(output.data_ptr());
   });
-  if (once) return start(group_, rows_call(Kind::all_gather, outputs, inputs, rows, rank(), size(), true));
+  if (call.once || call.input_dtype == call.dtype) return start(group_, std::move(call));
   // Elsewhere a cast is this rank's own: into its block of the output, from which it is gathered.
-  const bool casts = outputs.size() == inputs.size() && outputs[0].scalar_type() != inputs[0].scalar_type();
-  if (!casts) return start(group_, rows_call(Kind::all_gather, outputs, inputs, rows, rank(), size()));
   return start(group_, rows_call(Kind::all_gather, outputs, own_blocks(outputs, inputs, rows, rank(), size()), rows,
                                  rank(), size()));
 }
@@ -250,6 +254,10 @@ Work Communicator::reduce_scatter_v_async(at::TensorList outputs, at::TensorList
   if (outputs.empty() && inputs.empty()) return {};
   Call call = rows_call(Kind::reduce_scatter, outputs, inputs, rows, rank(), size());
   call.reduction = how;
+  if (size() == 1 && !outputs[0].is_cpu()) {
+    reduce_alone(outputs, inputs, how);
+    return {};
+  }
   return start(group_, std::move(call));
 }
 Work Communicator::scatter_async(const at::Tensor& output, const at::Tensor& input, int64_t root) {

@@ -63,21 +63,15 @@ void keep(Call& call, at::TensorList first, at::TensorList second = {}) {
   call.keep_alive = std::make_shared<std::vector<at::Tensor>>(std::move(all));
 }
 
-// The dtype of what is cast; bytes cannot be.
-DType float_type(const at::Tensor& tensor) {
-  const auto known = arithmetic_dtype(tensor.scalar_type());
-  if (!known) throw_input("all_gather: cannot cast {}", c10::toString(tensor.scalar_type()));
-  return *known;
-}
-
-void check_lists(Kind kind, at::TensorList outputs, at::TensorList inputs, bool casts = false) {
+void check_lists(Kind kind, at::TensorList outputs, at::TensorList inputs, bool casts = false,
+                 bool any_device = false) {
   if (outputs.size() != inputs.size() || inputs.empty()) {
     throw_input("{}: expected as many outputs as inputs, at least one; found {} and {}", name_of(kind), outputs.size(),
                 inputs.size());
   }
   for (size_t t = 0; t < inputs.size(); ++t) {
-    check_tensor(outputs[t], kind);
-    check_tensor(inputs[t], kind);
+    check_tensor(outputs[t], kind, any_device);
+    check_tensor(inputs[t], kind, any_device);
     check_same_dtype(kind, inputs[0], inputs[t]);
     check_same_dtype(kind, casts ? outputs[0] : inputs[0], outputs[t]);
   }
@@ -199,8 +193,11 @@ Call blocks_call(Kind kind, at::TensorList outputs, at::TensorList inputs, int64
 }
 
 Call rows_call(Kind kind, at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows, int64_t rank,
-               int64_t ranks, bool once) {
-  check_lists(kind, outputs, inputs, once);
+               int64_t ranks) {
+  const bool casts = kind == Kind::all_gather && !inputs.empty() && !outputs.empty() &&
+                     inputs[0].scalar_type() == at::kFloat &&
+                     (outputs[0].scalar_type() == at::kBFloat16 || outputs[0].scalar_type() == at::kHalf);
+  check_lists(kind, outputs, inputs, casts, /*any_device=*/ranks == 1);
   const size_t expected = inputs.size() * static_cast<size_t>(ranks);
   if (rows.size() != expected) {
     throw_input("{}: expected the rows of each of {} ranks for each of {} tensors, {} numbers; found {}", name_of(kind),
@@ -211,8 +208,7 @@ Call rows_call(Kind kind, at::TensorList outputs, at::TensorList inputs, at::Int
   const auto extents = std::make_shared<Extents>();
   const bool joins = joins_output(kind);
   const int64_t scale = set_dtype(call, joins ? outputs[0] : inputs[0]);
-  call.once = once;
-  if (once) call.input_dtype = inputs[0].scalar_type() == outputs[0].scalar_type() ? call.dtype : float_type(inputs[0]);
+  call.input_dtype = casts ? DType::f32 : call.dtype;
   for (size_t t = 0; t < inputs.size(); ++t) {
     const at::IntArrayRef mine = rows.slice(t * static_cast<size_t>(ranks), static_cast<size_t>(ranks));
     const at::Tensor& wide = joins ? outputs[t] : inputs[t];

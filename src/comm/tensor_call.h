@@ -18,10 +18,10 @@ Call pair_call(Kind kind, const at::Tensor& output, const at::Tensor& input);
 /// output of gather and the input of scatter may be undefined where `is_root` is false.
 Call blocks_call(Kind kind, const at::Tensor& output, const at::Tensor& input, int64_t ranks, bool is_root = true);
 Call blocks_call(Kind kind, at::TensorList outputs, at::TensorList inputs, int64_t ranks);
-/// Unequal blocks of rows (dimension 0) of all_gather and reduce_scatter: `rows` is [tensors * ranks]. `once`: the
-/// outputs of an all_gather are one memory for all ranks, and may be of another dtype than the inputs.
+/// Unequal blocks of rows (dimension 0) of all_gather and reduce_scatter: `rows` is [tensors * ranks]. Outputs of
+/// an all_gather may be bfloat16 or half where the inputs are float: input_dtype says so.
 Call rows_call(Kind kind, at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows, int64_t rank,
-               int64_t ranks, bool once = false);
+               int64_t ranks);
 /// all_to_all of unequal blocks of rows.
 Call exchange_call(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef output_rows,
                    at::IntArrayRef input_rows, int64_t ranks);

@@ -22,6 +22,7 @@ enum class Precision { bf16, fp16, fp32, fp64 };
 using describe::Recompute;
 enum class ActivationOffload { none, host, disk };
 enum class LrScheduleName { cosine, linear, sqrt, wsd, inverse_sqrt, constant };
+enum class Shard { none, optimizer, gradients, parameters };
 enum class CommBackend { automatic, shm };
 enum class CommCheck { calls, shapes, all };
 
@@ -109,8 +110,11 @@ struct LrScheduleConfig {
 
 struct ParallelConfig {
   int64_t data = -1;  ///< data ranks; -1 until resolve_world: what the other axes leave of the world
-  std::string shard = "none";
-  int64_t shard_size = 1;
+  Shard shard = Shard::none;
+  int64_t shard_size = -1;  ///< -1 until resolve_world: all data ranks, or with `none` each alone
+  int64_t prefetch = 1;
+  bool reshard_after_forward = true;
+  bool reduce_every_micro_batch = true;
   int64_t tensor = 1;
   int64_t context = 1;
   int64_t pipeline = 1;
@@ -118,6 +122,9 @@ struct ParallelConfig {
   std::vector<std::string> order = {"pipeline", "data", "expert", "context", "tensor"};  ///< outermost axis first
   std::string schedule = "1f1b";
   int64_t virtual_stages = 1;
+
+  /// After resolve_world: data ranks that hold the same.
+  int64_t replicas() const { return data / shard_size; }
 };
 
 /// A link that the operations of an axis pretend to go over; see comm/link.h.
@@ -128,7 +135,7 @@ struct LinkConfig {
 };
 
 struct EmulateConfig {
-  LinkConfig data;
+  LinkConfig shard, replicate;
 };
 
 struct CommConfig {
@@ -207,8 +214,8 @@ Config parse_config(std::string_view toml, const std::string& name, const std::f
 /// Every option with its value, as a TOML file that load_config reads back to an equal Config.
 std::string to_toml(const Config& config);
 
-/// Makes the config that of a world of `world` workers: fills in parallel.data and train.global_batch_size where they
-/// are -1, checks that the axes multiply to the world and that
+/// Makes the config that of a world of `world` workers: fills in parallel.data, parallel.shard_size and
+/// train.global_batch_size where they are -1, checks that the axes multiply to the world and that
 ///   global_batch_size = micro_batch_size x data ranks x accumulation
 /// holds. Returns the accumulation: micro-batches a worker handles one after the other in a step.
 /// Throws InputError with the arithmetic and the nearest numbers that work.
@@ -233,6 +240,7 @@ std::string_view name_of(Precision value);
 std::string_view name_of(Recompute value);
 std::string_view name_of(ActivationOffload value);
 std::string_view name_of(LrScheduleName value);
+std::string_view name_of(Shard value);
 std::string_view name_of(CommBackend value);
 
 }  // namespace trireme::config

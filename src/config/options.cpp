@@ -380,20 +380,40 @@ void add_parallel(std::vector<Option>& table) {
                       .at_most(kMostWidth)
                       .or_special(-1)
                       .changeable());
-  table.push_back(Option("parallel.shard", at(&Config::parallel, &ParallelConfig::shard),
-                         "What data ranks divide among them instead of each keeping all of it.")
-                      .one_of({"none"})
-                      .refuses("optimizer", "\"none\" works: every data rank keeps the whole state")
-                      .refuses("gradients", "\"none\" works: every data rank keeps the whole state")
-                      .refuses("parameters", "\"none\" works: every data rank keeps the whole state")
+  table.push_back(
+      Option("parallel.shard", at(&Config::parallel, &ParallelConfig::shard),
+             "What data ranks divide among them in place of each keeping all of it. none: nothing (DDP). optimizer: "
+             "master weights and moments (ZeRO-1). gradients: gradients too (ZeRO-2). parameters: weights too (ZeRO-3, "
+             "FSDP): each block's are gathered before they are used. The numbers stay the same.")
+          .changeable());
+  table.push_back(Option("parallel.shard_size", at(&Config::parallel, &ParallelConfig::shard_size),
+                         "Data ranks that divide one copy; it is replicated over the others, which sum their shards "
+                         "(hybrid sharding). -1: all data ranks.")
+                      .at_least(1)
+                      .at_most(kMostWidth)
+                      .or_special(-1)
                       .changeable());
+  table.push_back(Option("parallel.prefetch", at(&Config::parallel, &ParallelConfig::prefetch),
+                         "With shard = \"parameters\": units whose weights are gathered ahead of their use, and so "
+                         "are there besides those in use. 0: each is waited for.")
+                      .at_least(0)
+                      .at_most(1024)
+                      .changeable());
+  table.push_back(
+      Option("parallel.reshard_after_forward", at(&Config::parallel, &ParallelConfig::reshard_after_forward),
+             "With shard = \"parameters\": blocks give up their weights after forward and gather them again for "
+             "backward. false: they keep them until the step ends, which costs memory and saves the second gather.")
+          .changeable());
+  table.push_back(
+      Option("parallel.reduce_every_micro_batch", at(&Config::parallel, &ParallelConfig::reduce_every_micro_batch),
+             "With shard = \"gradients\" or \"parameters\": gradients are exchanged after each micro-batch, and a "
+             "rank keeps its shard alone. false: they are kept whole and exchanged once a step.")
+          .changeable());
   const auto axis = [&](std::string key, int64_t ParallelConfig::*member, std::string help, std::string why) {
     table.push_back(Option("parallel." + key, at(&Config::parallel, member), std::move(help))
                         .only_default(std::move(why))
                         .changeable());
   };
-  axis("shard_size", &ParallelConfig::shard_size, "Data ranks that share one sharded copy.",
-       "sharding is not built yet");
   axis("tensor", &ParallelConfig::tensor, "Workers that divide each matrix.", "tensor parallelism is not built yet");
   axis("context", &ParallelConfig::context, "Workers that divide each sequence.",
        "context parallelism is not built yet");
@@ -460,7 +480,8 @@ void add_running(std::vector<Option>& table) {
                       .at_least(0)
                       .at_most(1 << 20)
                       .changeable());
-  add_link(table, "data", &EmulateConfig::data);
+  add_link(table, "shard", &EmulateConfig::shard);
+  add_link(table, "replicate", &EmulateConfig::replicate);
   table.push_back(Option("checkpoint.interval", at(&Config::checkpoint, &CheckpointConfig::interval),
                          "Steps between checkpoints; the last step always saves. 0: only the last step.")
                       .at_least(0)
@@ -548,7 +569,10 @@ const std::vector<Section>& sections() {
       {"lr_schedule", "The learning rate over time: warm-up, a plateau, decay."},
       {"parallel", "How the work is divided among workers. The axes multiply to the number of workers (--workers)."},
       {"comm", "Exchange between workers."},
-      {"comm.emulate.data", "A slower link, emulated: what the exchange of the data axis would cost elsewhere."},
+      {"comm.emulate.shard",
+       "A slower link, emulated: what the exchanges among ranks that divide a copy would cost elsewhere."},
+      {"comm.emulate.replicate",
+       "The same for the sums over copies (with parallel.shard = \"none\": all exchange of gradients)."},
       {"checkpoint", "Saving and resuming."},
       {"eval", "Loss on held-out text, and multiple-choice questions."},
       {"metrics", "What is written while training."},

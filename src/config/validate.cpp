@@ -50,12 +50,38 @@ void check_schedule(const Config& config, Checks& checks) {
 }
 
 void check_links(const Config& config, Checks& checks) {
-  const LinkConfig& data = config.comm.emulate.data;
-  checks.require(data.hardware.empty() || data.gb_per_s == 0,
-                 {"comm.emulate.data.hardware", "comm.emulate.data.gb_per_s"},
-                 "comm.emulate.data.hardware = \"{}\" and comm.emulate.data.gb_per_s = {} both give a bandwidth; leave "
-                 "one out",
-                 data.hardware, data.gb_per_s);
+  for (const auto& [axis, link] :
+       {std::pair("shard", config.comm.emulate.shard), std::pair("replicate", config.comm.emulate.replicate)}) {
+    const std::string stem = fmt::format("comm.emulate.{}.", axis);
+    checks.require(link.hardware.empty() || link.gb_per_s == 0,
+                   {(stem + "hardware").c_str(), (stem + "gb_per_s").c_str()},
+                   "{0}hardware = \"{1}\" and {0}gb_per_s = {2} both give a bandwidth; leave one out", stem,
+                   link.hardware, link.gb_per_s);
+  }
+}
+
+void check_parallel(const Config& config, Checks& checks) {
+  const ParallelConfig& parallel = config.parallel;
+  const ParallelConfig standard;
+  const std::string_view shard = name_of(parallel.shard);
+  checks.require(parallel.shard != Shard::none || parallel.shard_size <= 1, {"parallel.shard", "parallel.shard_size"},
+                 "parallel.shard_size = {} divides nothing with parallel.shard = \"none\"; \"optimizer\", "
+                 "\"gradients\" and \"parameters\" divide something",
+                 parallel.shard_size);
+  const bool gathers = parallel.shard == Shard::parameters;
+  checks.require(gathers || parallel.prefetch == standard.prefetch, {"parallel.shard", "parallel.prefetch"},
+                 "parallel.prefetch = {} gathers ahead, and with parallel.shard = \"{}\" all weights are there; "
+                 "\"parameters\" gathers them",
+                 parallel.prefetch, shard);
+  checks.require(gathers || parallel.reshard_after_forward, {"parallel.shard", "parallel.reshard_after_forward"},
+                 "parallel.reshard_after_forward = false keeps gathered weights, and with parallel.shard = \"{}\" all "
+                 "weights are there; \"parameters\" gathers them",
+                 shard);
+  checks.require(gathers || parallel.shard == Shard::gradients || parallel.reduce_every_micro_batch,
+                 {"parallel.shard", "parallel.reduce_every_micro_batch"},
+                 "parallel.reduce_every_micro_batch = false keeps gradients whole, and with parallel.shard = \"{}\" "
+                 "they always are; \"gradients\" and \"parameters\" divide them",
+                 shard);
 }
 
 void check_batch(const Config& config, Checks& checks) {
@@ -192,6 +218,7 @@ std::vector<std::string> cross_check(const Config& config, const std::set<std::s
   check_batch(config, checks);
   check_links(config, checks);
   check_numbers(config, checks);
+  check_parallel(config, checks);
   check_schedule(config, checks);
   checks.require(
       config.metrics.histograms == 0 || config.metrics.tensorboard, {"metrics.histograms", "metrics.tensorboard"},

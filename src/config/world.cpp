@@ -27,6 +27,15 @@ int64_t resolve_data_ranks(ParallelConfig& parallel, int64_t world) {
   return parallel.data;
 }
 
+/// Sets parallel.shard_size, or checks that the data ranks can be divided by it.
+void resolve_shard_size(ParallelConfig& parallel) {
+  if (parallel.shard_size == -1) parallel.shard_size = parallel.shard == Shard::none ? 1 : parallel.data;
+  if (parallel.data % parallel.shard_size == 0) return;
+  throw_input("parallel.shard_size = {}: {} data ranks cannot be divided into copies of {}; {} works",
+              parallel.shard_size, parallel.data, parallel.shard_size,
+              describe::either(describe::nearest_divisors(parallel.data, parallel.shard_size)));
+}
+
 // Every size on the way up has to be cut into micro-batches on every rank, as the last one has.
 void refuse_uneven_ramp(const BatchRampConfig& ramp, int64_t micro, int64_t ranks) {
   if (ramp.start == 0) return;
@@ -48,6 +57,7 @@ int64_t resolve_world(Config& config, int64_t world) {
   if (world < 1) throw_input("{} workers: at least 1 is needed", world);
   Config resolved = config;
   const int64_t ranks = resolve_data_ranks(resolved.parallel, world);
+  resolve_shard_size(resolved.parallel);
   const int64_t micro = resolved.train.micro_batch_size;
   int64_t& global = resolved.train.global_batch_size;
   if (micro < 1) throw_input("train.micro_batch_size = {}: at least 1 is needed", micro);

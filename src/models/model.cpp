@@ -14,6 +14,7 @@
 #include "models/register.h"
 #include "nn/recompute.h"
 #include "ops/dispatch.h"
+#include "ops/function.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
 
@@ -106,20 +107,54 @@ Pass make_pass(const at::Tensor& tokens, bool by_document, int64_t end_of_text) 
                      : make_pass(tokens.size(0), tokens.size(1), tokens.device());
 }
 
+namespace {
+
+// The same tensor; its backward tells the observer that that of a block, or of the whole, begins.
+struct Border : torch::autograd::Function<Border> {
+  static at::Tensor forward(ops::Context* context, const at::Tensor& x, int64_t observer, int64_t block) {
+    context->saved_data["observer"] = observer;
+    context->saved_data["block"] = block;
+    return x;
+  }
+  static ops::Gradients backward(ops::Context* context, ops::Gradients gradients) {
+    auto* observer = reinterpret_cast<PassObserver*>(context->saved_data["observer"].toInt());
+    const int64_t block = context->saved_data["block"].toInt();
+    if (block < 0)
+      observer->before_backward();
+    else
+      observer->before_block_backward(block);
+    return {gradients[0], {}, {}};
+  }
+};
+
+// Of a block's output, or (-1) of the last one.
+at::Tensor border(const Model& model, const at::Tensor& x, int64_t block) {
+  if (model.observer() == nullptr || !at::GradMode::is_enabled()) return x;
+  return Border::apply(x, reinterpret_cast<int64_t>(model.observer()), block);
+}
+
+at::Tensor run_block(Model& model, int64_t index, const at::Tensor& x, const Pass& pass) {
+  if (model.observer() != nullptr) model.observer()->before_block(index);
+  return border(model, model.block(index, x, pass, nullptr), index);
+}
+
+}  // namespace
+
 at::Tensor forward(Model& model, const at::Tensor& tokens, const Pass& pass) {
   const bool full = pass.recompute == config::Recompute::full && at::GradMode::is_enabled();
+  if (model.observer() != nullptr) model.observer()->before_forward();
   at::Tensor x = model.embed(tokens, pass);
   const int64_t layers = model.shape().layers;
   const int64_t group = full ? describe::recompute_group(layers, pass.recompute_blocks) : 1;
   for (int64_t first = 0; first < layers; first += group) {
     const auto piece = [&model, first, last = std::min(first + group, layers), pass](const at::Tensor& input) {
       at::Tensor output = input;
-      for (int64_t i = first; i < last; ++i) output = model.block(i, output, pass, nullptr);
+      for (int64_t i = first; i < last; ++i) output = run_block(model, i, output, pass);
       return output;
     };
     x = full ? nn::recompute(piece, x, pass.offload) : piece(x);
   }
-  return model.final_norm(x);
+  return border(model, model.final_norm(x), -1);
 }
 
 at::Tensor forward(Model& model, const at::Tensor& tokens) {

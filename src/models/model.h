@@ -41,6 +41,17 @@ Pass make_document_pass(const at::Tensor& tokens, int64_t end_of_text);
 /// One of the two for tokens [batch, seq]: by documents when `by_document`.
 Pass make_pass(const at::Tensor& tokens, bool by_document, int64_t end_of_text);
 
+/// Who follows a pass through the blocks of a model, so as to have their weights there when they are read.
+class PassObserver {
+ public:
+  virtual ~PassObserver() = default;
+  virtual void before_forward() = 0;
+  /// In forward, and in backward where the block runs again.
+  virtual void before_block(int64_t index) = 0;
+  virtual void before_backward() = 0;
+  virtual void before_block_backward(int64_t index) = 0;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -69,6 +80,10 @@ class Model {
 
   Cache make_cache(int64_t batch, int64_t capacity) const;
 
+  /// Told of every pass of forward() below; must outlive the passes. Null: nobody.
+  void set_observer(PassObserver* observer) { observer_ = observer; }
+  PassObserver* observer() const { return observer_; }
+
  protected:
   Model(describe::ModelShape shape, at::ScalarType dtype) : shape_(std::move(shape)), dtype_(dtype) {}
   nn::Parameter* add_parameter(std::vector<nn::LogicalTensor> parts, int64_t uses = 1);
@@ -78,6 +93,7 @@ class Model {
   std::vector<nn::Unit> units_;
 
  private:
+  PassObserver* observer_ = nullptr;
   std::vector<std::unique_ptr<nn::Parameter>> parameters_;
 };
 

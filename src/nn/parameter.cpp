@@ -54,6 +54,7 @@ Parameter::Parameter(std::vector<LogicalTensor> parts, at::ScalarType dtype, int
                   "the parts of {} differ in more than dimension 0", name_);
     shape_[0] += parts_[i].shape[0];
   }
+  rows_ = {0, shape_[0]};
   value_ = at::empty(shape_, at::TensorOptions(dtype_).device(at::kMeta));
 }
 
@@ -61,27 +62,56 @@ int64_t Parameter::elements() const { return product(shape_); }
 
 std::vector<Fragment> Parameter::fragments() const {
   std::vector<Fragment> result;
-  int64_t offset = 0;
+  int64_t first = 0;  // row of the physical tensor at which the part starts
   for (const LogicalTensor& part : parts_) {
-    result.push_back({&part, std::vector<int64_t>(part.shape.size(), 0), part.shape, offset});
-    offset += part.elements();
+    const Rows here = {std::max(rows_.begin, first), std::min(rows_.end, first + part.shape[0])};
+    if (here.size() > 0 && row_elements() > 0) {
+      Fragment fragment{&part, std::vector<int64_t>(part.shape.size(), 0), part.shape,
+                        (here.begin - rows_.begin) * row_elements()};
+      fragment.offset[0] = here.begin - first;
+      fragment.size[0] = here.size();
+      result.push_back(std::move(fragment));
+    }
+    first += part.shape[0];
   }
   return result;
 }
 
-void Parameter::bind(const at::Tensor& value, const at::Tensor& master, const at::Tensor& gradient) {
+void Parameter::bind(Memory memory) {
   const auto statistics = ops::compute_type(dtype_);
-  TRIREME_CHECK(value.sizes() == shape_ && master.sizes() == shape_ && gradient.sizes() == shape_, "shapes of {}",
-                name_);
-  TRIREME_CHECK(
-      value.scalar_type() == dtype_ && master.scalar_type() == statistics && gradient.scalar_type() == statistics,
-      "types of {}", name_);
-  value_ = value;
-  master_ = master;
-  gradient_ = gradient;
+  std::vector<int64_t> held = shape_;
+  held[0] = memory.rows.size();
+  const auto check = [&](const char* what, const at::Tensor& tensor, at::IntArrayRef shape, at::ScalarType type) {
+    TRIREME_CHECK(tensor.sizes() == shape && tensor.scalar_type() == type, "{} of {} is {} {}", what, name_,
+                  c10::str(tensor.sizes()), c10::toString(tensor.scalar_type()));
+  };
+  TRIREME_CHECK(0 <= memory.rows.begin && memory.rows.begin <= memory.rows.end && memory.rows.end <= shape_[0],
+                "rows [{}, {}) of {}", memory.rows.begin, memory.rows.end, name_);
+  check("the value", memory.value, shape_, dtype_);
+  check("the master", memory.master, held, statistics);
+  check("the gradient", memory.gradient, held, statistics);
+  if (memory.copy.defined()) check("the copy", memory.copy, held, dtype_);
+  if (memory.received.defined()) check("the received gradient", memory.received, shape_, statistics);
+  value_ = std::move(memory.value);
+  rows_ = memory.rows;
+  master_ = std::move(memory.master);
+  copy_ = std::move(memory.copy);
+  gradient_ = std::move(memory.gradient);
+  received_ = std::move(memory.received);
+  owner_ = memory.owner;
+}
+
+void Parameter::bind(const at::Tensor& value, const at::Tensor& master, const at::Tensor& gradient) {
+  bind({.value = value,
+        .rows = {0, shape_[0]},
+        .master = master,
+        .copy = value.is_same(master) ? at::Tensor() : value,
+        .gradient = gradient,
+        .received = gradient});
 }
 
 ops::Weight Parameter::weight() {
+  if (owner_ != nullptr) owner_->before_use(*this);
   return {value_, at::GradMode::is_enabled() && gradient_.defined() ? this : nullptr, name_};
 }
 
@@ -93,7 +123,8 @@ void Parameter::expect_gradients(int64_t micro_batches, std::function<void(Param
 
 ops::GradientTarget Parameter::target() {
   TRIREME_CHECK(begun_ < expected_, "gradient {} of {} arrived, {} were expected", begun_ + 1, name_, expected_);
-  return {gradient_, begun_++ > 0};
+  if (begun_ == 0 && owner_ != nullptr) owner_->before_gradient(*this);
+  return {received_, begun_++ > 0};
 }
 
 void Parameter::delivered() {

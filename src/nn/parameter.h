@@ -6,6 +6,10 @@
 //
 // Life: the model creates parameters on the meta device (shape only); their owner (parallel/) gives them memory, fills
 // it and counts gradients. Ops see a parameter as an ops::Weight.
+//
+// What a rank holds of a parameter for good are rows of dimension 0 of the physical tensor: all of them, or its shard.
+// What computes is the whole tensor, value(), whose memory may come and go; the tensor object stays the same, so that
+// whatever keeps it for backward finds in it what is there then.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,12 +42,31 @@ struct LogicalTensor {
   int64_t elements() const;
 };
 
-/// A box of a logical tensor that this rank holds, and where it starts in the physical tensor.
+/// A box of a logical tensor that this rank holds, and where it starts in what the rank holds of the physical tensor.
 struct Fragment {
   const LogicalTensor* logical = nullptr;
   std::vector<int64_t> offset, size;  ///< in logical coordinates
-  int64_t local_offset = 0;           ///< elements from the start of the physical tensor; the box is contiguous there
+  int64_t local_offset = 0;           ///< elements from the start of master(); the box is contiguous there
   int64_t elements() const;
+};
+
+/// A range of rows of dimension 0.
+struct Rows {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const Rows&) const = default;
+};
+
+class Parameter;
+
+/// Who gives parameters memory, and has to know when it is needed.
+class ParameterOwner {
+ public:
+  virtual ~ParameterOwner() = default;
+  /// An operation is about to read value().
+  virtual void before_use(const Parameter& parameter) = 0;
+  /// The first contribution since expect_gradients() is about to be written: receive_gradient() may be called.
+  virtual void before_gradient(Parameter& parameter) = 0;
 };
 
 class Parameter final : public ops::GradientSink {
@@ -60,18 +83,37 @@ class Parameter final : public ops::GradientSink {
   /// Type of activations and of value(); statistics and gradients are in ops::compute_type of it.
   at::ScalarType dtype() const { return dtype_; }
 
-  /// What this rank holds, in the order of the physical tensor.
+  /// Of dimension 0: what this rank holds for good, and how many elements that is.
+  const Rows& rows() const { return rows_; }
+  int64_t held_elements() const { return rows_.size() * row_elements(); }
+  int64_t row_elements() const { return shape_[0] == 0 ? 0 : elements() / shape_[0]; }
+  /// The same as boxes of logical tensors, in the order of the physical tensor; none is empty.
   std::vector<Fragment> fragments() const;
 
-  /// Gives memory: `value` in dtype(), `master` and `gradient` in the compute type, all of shape(). value and master
-  /// are the same tensor when the types are equal.
+  struct Memory {
+    at::Tensor value;     ///< of shape(), in dtype()
+    Rows rows;            ///< what this rank holds
+    at::Tensor master;    ///< the rows, in the compute type
+    at::Tensor copy;      ///< the rows of `value` that follow `master`; undefined where they are `master` itself, or
+                          ///< where the value is made from it each time
+    at::Tensor gradient;  ///< the rows, in the compute type: the sum over all ranks, for the optimizer
+    at::Tensor received;  ///< of shape(), in the compute type: where operations leave it; undefined: given later
+    ParameterOwner* owner = nullptr;
+  };
+  void bind(Memory memory);
+  /// All of it on one rank: `value` in dtype(), `master` and `gradient` in the compute type, of shape(). value and
+  /// master are the same tensor when the types are equal.
   void bind(const at::Tensor& value, const at::Tensor& master, const at::Tensor& gradient);
+  /// Where operations leave the gradient from now on, of shape().
+  void receive_gradient(const at::Tensor& received) { received_ = received; }
 
   const at::Tensor& value() const { return value_; }
   const at::Tensor& master() const { return master_; }
+  const at::Tensor& copy() const { return copy_; }
   const at::Tensor& gradient() const { return gradient_; }
 
-  /// For operations: the value, and this parameter as the sink when gradients are recorded.
+  /// For operations: the value, and this parameter as the sink when gradients are recorded. Nothing reads a value
+  /// without it.
   ops::Weight weight();
 
   /// Starts counting: the gradient is complete after uses x micro_batches contributions; then `on_complete` is called,
@@ -90,7 +132,9 @@ class Parameter final : public ops::GradientSink {
   std::vector<int64_t> shape_;
   at::ScalarType dtype_;
   int64_t uses_;
-  at::Tensor value_, master_, gradient_;
+  at::Tensor value_, master_, copy_, gradient_, received_;
+  Rows rows_;
+  ParameterOwner* owner_ = nullptr;
   int64_t expected_ = 0, begun_ = 0, arrived_ = 0;
   std::function<void(Parameter&)> on_complete_;
 };

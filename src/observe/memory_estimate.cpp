@@ -29,6 +29,53 @@ Sizes sizes_of(config::Precision precision) {
   return {8, 8};
 }
 
+// Parameters of a block, and of the units that are not of blocks.
+struct UnitSizes {
+  int64_t block, ends;
+};
+UnitSizes unit_sizes(const describe::ModelShape& shape) {
+  const describe::ParameterCounts counts = describe::count_parameters(shape);
+  const int64_t norm = shape.hidden * (shape.is_gpt() ? 2 : 1);  // the final one
+  const int64_t ends = counts.embedding + counts.positions + counts.head + norm;
+  return {shape.layers == 0 ? 0 : (counts.total() - ends) / shape.layers, ends};
+}
+
+// Weights, gradients and what the optimizer keeps, at each level of sharding.
+void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& shape, const MemoryOptions& options,
+                    const Sizes& sizes) {
+  using config::Shard;
+  const int64_t all = describe::count_parameters(shape).total(), ranks = options.shard_size;
+  const UnitSizes unit = unit_sizes(shape);
+  const std::string among = ranks == 1 ? "" : fmt::format(", divided among {}", ranks);
+  const auto per_parameter = [&](const char* purpose, int64_t bytes) {
+    items.push_back({purpose, all * bytes / ranks, fmt::format("{} bytes a parameter{}", bytes, among)});
+  };
+  const auto units = [&](int64_t blocks) {
+    return fmt::format("of {} and of the ends", blocks == 1 ? "one block" : fmt::format("{} blocks", blocks));
+  };
+  const bool gathers = options.shard == Shard::parameters;
+  if (gathers) {
+    const int64_t blocks = options.reshard_after_forward ? std::min(options.prefetch + 1, shape.layers) : shape.layers;
+    items.push_back({"weights", (blocks * unit.block + unit.ends) * sizes.weight / ranks,
+                     fmt::format("{} bytes a parameter {}{}", sizes.weight, units(blocks),
+                                 ranks == 1 ? "" : fmt::format(", once for {} workers", ranks))});
+  } else {
+    items.push_back({"weights", all * sizes.weight / ranks,
+                     fmt::format("{} bytes a parameter{}", sizes.weight,
+                                 ranks == 1 ? "" : fmt::format(", once for {} workers", ranks))});
+  }
+  if (gathers || sizes.weight != sizes.compute) per_parameter("master weights", sizes.compute);
+  if (options.shard >= Shard::gradients && options.reduce_every_micro_batch) {
+    const int64_t blocks = std::min<int64_t>(2, shape.layers);
+    items.push_back({"gradients", all * sizes.compute / ranks + (blocks * unit.block + unit.ends) * sizes.compute,
+                     fmt::format("{} bytes a parameter{}, and {}", sizes.compute, among, units(blocks))});
+  } else {
+    items.push_back({"gradients", all * sizes.compute, fmt::format("{} bytes a parameter", sizes.compute)});
+  }
+  per_parameter("moments", 2 * sizes.compute);
+  if (options.ema) per_parameter("moving average", sizes.compute);
+}
+
 std::string what_is_kept(const describe::ModelShape& shape, const MemoryOptions& options, int64_t group,
                          bool backward) {
   if (options.recompute != config::Recompute::full) return "what all blocks keep for backward";
@@ -46,18 +93,10 @@ std::string what_is_kept(const describe::ModelShape& shape, const MemoryOptions&
 
 std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const MemoryOptions& options) {
   const Sizes sizes = sizes_of(options.precision);
-  const int64_t parameters = describe::count_parameters(shape).total();
   const int64_t tokens = options.micro_batch_size * options.seq_len;
 
   std::vector<MemoryItem> items;
-  const auto per_parameter = [&](const char* purpose, int64_t bytes) {
-    items.push_back({purpose, parameters * bytes, fmt::format("{} bytes a parameter", bytes)});
-  };
-  per_parameter("weights", sizes.weight);
-  if (sizes.weight != sizes.compute) per_parameter("master weights", sizes.compute);
-  per_parameter("gradients", sizes.compute);
-  per_parameter("moments", 2 * sizes.compute);
-  if (options.ema) per_parameter("moving average", sizes.compute);
+  add_parameters(items, shape, options, sizes);
 
   if (shape.sliding_window > 0 && shape.sliding_window < options.seq_len)
     items.push_back({"window mask", options.seq_len * options.seq_len * sizes.weight, "sequence x sequence, once"});
@@ -99,7 +138,12 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                         .micro_batch_size = config.train.micro_batch_size,
                                         .seq_len = config.train.seq_len,
                                         .offload = config.train.activation_offload != config::ActivationOffload::none,
-                                        .ema = config.train.ema_decay > 0});
+                                        .ema = config.train.ema_decay > 0,
+                                        .shard = config.parallel.shard,
+                                        .shard_size = std::max<int64_t>(config.parallel.shard_size, 1),
+                                        .prefetch = config.parallel.prefetch,
+                                        .reshard_after_forward = config.parallel.reshard_after_forward,
+                                        .reduce_every_micro_batch = config.parallel.reduce_every_micro_batch});
 }
 
 std::string ways_to_less_memory(const config::Config& config) {

@@ -30,11 +30,18 @@ struct MemoryOptions {
   int64_t seq_len = 1;
   bool offload = false;  ///< the inputs of blocks wait elsewhere
   bool ema = false;      ///< a moving average of the weights is kept
+
+  // What data ranks divide; see parallel/data_parallel.h.
+  config::Shard shard = config::Shard::none;
+  int64_t shard_size = 1;  ///< ranks that divide one copy; they are taken to be on one machine
+  int64_t prefetch = 1;
+  bool reshard_after_forward = true;
+  bool reduce_every_micro_batch = true;
 };
 
 /// At the step's fullest moment. Purposes: weights, master weights (bf16 and fp16), gradients, moments, moving average,
 /// activations, and what is there with them: loss (logits of a chunk and the gradients that the fused loss keeps) or
-/// workspace (gradients of activations in backward). For one worker that holds all parameters.
+/// workspace (gradients of activations in backward). Of one worker; what ranks share counts in equal parts.
 std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const MemoryOptions& options);
 
 /// What the blocks of an architecture that a program adds keep for backward is not known: the estimate has their inputs

@@ -20,11 +20,11 @@ void Adamw::step(double learning_rate, double gradient_scale) {
   ++updates_;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const nn::Parameter& parameter = *parameters_[i];
-    // A parameter's own memory, flat; where the copy that computes is the master itself, there is none to write.
+    // What this rank holds of it, flat; where the copy that computes is the master itself, there is none to write.
     const auto flat = [](const at::Tensor& tensor) { return tensor.view({-1}); };
     const at::Tensor master = flat(parameter.master()), gradient = flat(parameter.gradient()),
                      m = flat(moments_[i].exp_avg), v = flat(moments_[i].exp_avg_sq),
-                     copy = parameter.value().is_same(parameter.master()) ? at::Tensor() : flat(parameter.value());
+                     copy = parameter.copy().defined() ? flat(parameter.copy()) : at::Tensor();
     for (const nn::Fragment& fragment : parameter.fragments()) {
       const auto part = [&](const at::Tensor& tensor) {
         return tensor.defined() ? tensor.narrow(0, fragment.local_offset, fragment.elements()) : tensor;

@@ -23,18 +23,4 @@ void Ema::update(int64_t updates) {
   for (size_t i = 0; i < parameters_.size(); ++i) averages_[i].lerp_(parameters_[i]->master(), 1 - decay_);
 }
 
-EmaScope::EmaScope(const Ema& ema) : ema_(ema) {
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < ema.parameters().size(); ++i) {
-    at::Tensor value = ema.parameters()[i]->value();
-    kept_.push_back(value.clone());
-    value.copy_(ema.averages()[i]);
-  }
-}
-
-EmaScope::~EmaScope() {
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < kept_.size(); ++i) ema_.parameters()[i]->value().copy_(kept_[i]);
-}
-
 }  // namespace trireme::optim

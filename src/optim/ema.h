@@ -29,17 +29,4 @@ class Ema {
   double decay_;
 };
 
-/// While it lives, the model computes with the averages; afterwards with its weights again, in every bit.
-class EmaScope {
- public:
-  explicit EmaScope(const Ema& ema);
-  ~EmaScope();
-  EmaScope(const EmaScope&) = delete;
-  EmaScope& operator=(const EmaScope&) = delete;
-
- private:
-  const Ema& ema_;
-  std::vector<at::Tensor> kept_;  // what computed before
-};
-
 }  // namespace trireme::optim

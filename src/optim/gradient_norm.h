@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "nn/parameter.h"
 
 namespace trireme::optim {
@@ -19,8 +20,10 @@ struct GradientNorm {
 };
 
 /// L2 norms of the gradients divided by `loss_scale`, which is in them; in double, each summed in an order that depends
-/// on its shape alone. Every rank holds the same reduced gradients and so gets the same bits.
-GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, double loss_scale = 1);
+/// on the shape of what a rank holds, and then over the ranks of `shards`, which hold the rest: a collective of theirs.
+/// All ranks get the same bits.
+GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, comm::Communicator& shards,
+                           double loss_scale = 1);
 
 /// The factor that brings a norm down to `limit`: min(1, limit / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ has
 /// it. limit 0 does not clip.

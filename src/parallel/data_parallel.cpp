@@ -3,101 +3,98 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <chrono>
+#include <exception>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "memory/purpose.h"
-#include "ops/dispatch.h"
+#include "parallel/gradients.h"
+#include "parallel/unit.h"
+#include "parallel/weights.h"
 
 namespace trireme::parallel {
-namespace {
 
-// Each parameter starts on a cache line of its own.
-constexpr int64_t kAlignElements = 64;
-
-int64_t aligned(int64_t elements) { return (elements + kAlignElements - 1) / kAlignElements * kAlignElements; }
-
-}  // namespace
-
-DataParallel::DataParallel(models::Model& model, comm::Communicator& data, at::Device device) : data_(data) {
-  for (const nn::Unit& unit : model.units()) {
-    buckets_.push_back(std::make_unique<Bucket>());
-    buckets_.back()->name = unit.name;
-    buckets_.back()->parameters = unit.parameters;
-    allocate(*buckets_.back(), device);
+DataParallel::DataParallel(models::Model& model, comm::Communicator& shards, comm::Communicator& replicas,
+                           at::Device device, const DataParallelOptions& options)
+    : model_(model), shards_(shards), replicas_(replicas), options_(options) {
+  TRIREME_CHECK(options.level != Level::none || shards.size() == 1, "level none divides nothing among {} ranks",
+                shards.size());
+  const at::NoGradGuard no_grad;
+  for (const nn::Unit& unit : model.units()) units_.emplace_back(unit, shards.rank(), shards.size());
+  if (options.level == Level::parameters)
+    weights_ = make_gathered_weights(units_, shards, device, {options.prefetch, options.reshard_after_forward});
+  else
+    weights_ = make_resident_weights(units_, shards, device);
+  const bool at_once = options.level >= Level::gradients && options.reduce_every_micro_batch;
+  gradients_ = std::make_unique<Gradients>(units_, shards, replicas, device, at_once);
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const Unit& unit = units_[u];
+    const Weights::Memory& memory = weights_->memory(u);
+    for (size_t i = 0; i < unit.parameters.size(); ++i) {
+      unit.parameters[i]->bind({.value = memory.values[i],
+                                .rows = unit.rows[i],
+                                .master = memory.masters[i],
+                                .copy = memory.copies[i],
+                                .gradient = gradients_->shards(u)[i],
+                                .received = at_once ? at::Tensor() : gradients_->received(u)[i],
+                                .owner = this});
+      unit_of_[unit.parameters[i]] = u;
+    }
   }
+  model.set_observer(options.level == Level::parameters ? weights_.get() : nullptr);
   model.prepare(device);
 }
 
-void DataParallel::allocate(Bucket& bucket, at::Device device) {
-  const at::NoGradGuard no_grad;
-  int64_t elements = 0;
-  for (const nn::Parameter* parameter : bucket.parameters) elements += aligned(parameter->elements());
-  const at::ScalarType dtype = bucket.parameters.front()->dtype(), statistics = ops::compute_type(dtype);
-  using memory::Purpose;
-  const auto zeros = [&](Purpose purpose, at::ScalarType type) {
-    const memory::PurposeScope scope(purpose);
-    return at::zeros({elements}, at::TensorOptions(type).device(device));
-  };
-  const at::Tensor values = zeros(Purpose::weights, dtype);
-  const at::Tensor masters = dtype == statistics ? values : zeros(Purpose::master_weights, statistics);
-  if (device.is_cpu()) {
-    const memory::PurposeScope scope(Purpose::gradients);
-    bucket.gradients = data_.shared_empty("gradients/" + bucket.name, {elements}, statistics);
-    if (data_.size() > 1)
-      bucket.held = memory::HeldElsewhere(Purpose::gradients, static_cast<int64_t>(bucket.gradients.nbytes()));
-  } else {
-    bucket.gradients = zeros(Purpose::gradients, statistics);
-  }
-  int64_t offset = 0;
-  for (nn::Parameter* parameter : bucket.parameters) {
-    const auto part = [&](const at::Tensor& flat) {
-      return flat.narrow(0, offset, parameter->elements()).view(parameter->shape());
-    };
-    const at::Tensor master = part(masters);
-    parameter->bind(dtype == statistics ? master : part(values), master, part(bucket.gradients));
-    offset += aligned(parameter->elements());
-  }
-}
+DataParallel::~DataParallel() { model_.set_observer(nullptr); }
 
 void DataParallel::initialize(uint64_t seed) {
   const at::NoGradGuard no_grad;
-  for (const auto& bucket : buckets_) {
-    for (nn::Parameter* parameter : bucket->parameters) {
-      const at::Tensor flat = parameter->master().view({-1});
-      for (const nn::Fragment& fragment : parameter->fragments())
-        nn::initialize(*fragment.logical, 0, flat.narrow(0, fragment.local_offset, fragment.elements()), seed);
-      at::Tensor value = parameter->value();
-      if (!value.is_same(parameter->master())) value.copy_(parameter->master());
+  for (const nn::Parameter* parameter : model_.parameters()) {
+    const at::Tensor flat = parameter->master().view({-1});
+    for (const nn::Fragment& fragment : parameter->fragments()) {
+      const int64_t first = fragment.offset[0] * parameter->row_elements();
+      nn::initialize(*fragment.logical, first, flat.narrow(0, fragment.local_offset, fragment.elements()), seed);
     }
   }
+  refresh_weights();
+}
+
+void DataParallel::refresh_weights() { weights_->refresh(); }
+void DataParallel::publish_weights() { weights_->publish(); }
+
+DataParallel::Substitution::Substitution(DataParallel& data_parallel, std::span<const at::Tensor> values)
+    : data_parallel_(data_parallel), exceptions_(std::uncaught_exceptions()) {
+  data_parallel_.weights_->substitute(values);
+}
+
+DataParallel::Substitution::~Substitution() noexcept(false) {
+  // Where an evaluation failed the peers may be anywhere, and the run ends.
+  if (std::uncaught_exceptions() == exceptions_) data_parallel_.weights_->restore();
+}
+
+at::Tensor DataParallel::gather(const nn::Parameter& parameter, const at::Tensor& held) const {
+  if (shards_.size() == 1) return held;
+  std::vector<int64_t> rows;
+  for (int64_t r = 0; r < shards_.size(); ++r)
+    rows.push_back(rows_of_rank(parameter.shape()[0], r, shards_.size()).size());
+  at::Tensor whole = at::empty(parameter.shape(), held.options());
+  shards_.all_gather_v(whole, held, rows);
+  return whole;
 }
 
 void DataParallel::begin_step(int64_t micro_batches) {
-  for (const auto& bucket : buckets_) {
-    bucket->incomplete = static_cast<int64_t>(bucket->parameters.size());
-    bucket->work = {};
-    for (nn::Parameter* parameter : bucket->parameters)
-      parameter->expect_gradients(micro_batches, [this, to = bucket.get()](nn::Parameter&) { on_complete(*to); });
-  }
-}
-
-void DataParallel::on_complete(Bucket& bucket) {
-  if (--bucket.incomplete > 0) return;
-  bucket.work = data_.all_reduce_async(bucket.gradients);
-  data_.progress();
+  weights_->take_waited_seconds();
+  gradients_->begin_step(micro_batches);
 }
 
 void DataParallel::finish_gradients() {
-  const auto start = std::chrono::steady_clock::now();
-  for (const auto& bucket : buckets_) {
-    for (const nn::Parameter* parameter : bucket->parameters)
-      TRIREME_CHECK(parameter->complete(), "the gradient of {} is not complete: {} of {} contributions arrived",
-                    parameter->name(), parameter->arrived(), parameter->expected());
-  }
-  // In the order in which they were posted: the last units of the model first.
-  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) (*bucket)->work.wait();
-  exposed_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const int64_t start = steady_nanoseconds();
+  gradients_->finish();
+  exposed_seconds_ = weights_->take_waited_seconds() + static_cast<double>(steady_nanoseconds() - start) * 1e-9;
 }
+
+size_t DataParallel::unit_of(const nn::Parameter& parameter) const { return unit_of_.at(&parameter); }
+
+void DataParallel::before_use(const nn::Parameter& parameter) { weights_->use(unit_of(parameter)); }
+void DataParallel::before_gradient(nn::Parameter& parameter) { gradients_->before_contribution(unit_of(parameter)); }
 
 }  // namespace trireme::parallel

@@ -1,57 +1,111 @@
-// Data parallelism: replicas of the weights, gradients summed over the data axis while backward still runs.
+// Data parallelism: ranks that train one model on different samples. One mechanism, four levels of what they divide.
 //
-// Units are the grain (the embedding; each block; final norm with head). The gradients of a unit lie one after another
-// in one buffer of the ranks' shared arena. When the last gradient of a unit arrives, on the last micro-batch of a
-// step, its all-reduce is posted and backward goes on; the sums are taken whenever a later unit completes, and the rest
-// at finish_gradients(). Every reducer sums and nothing divides: the loss is already scaled by 1 / valid tokens of the
-// whole global batch.
+//   level         each rank holds of            whole on each rank (weights: once a machine)
+//                 its shard axis a share of
+//   none          nothing                       weights, gradients, master weights, moments     DistributedDataParallel
+//   optimizer     master weights, moments       weights, gradients                              ZeRO-1
+//   gradients     and gradients                 weights; gradients of one or two units          ZeRO-2
+//   parameters    and weights                   weights and gradients of one or two units       ZeRO-3, FSDP
+// (Rajbhandari et al., "ZeRO", arXiv:1910.02054; Zhao et al., "PyTorch FSDP", arXiv:2304.11277.)
 //
-// A gradient is complete by count, not by hook: uses x micro-batches contributions (see nn/parameter.h).
+// A second axis replicates: its ranks hold the same shards, and sum their gradients (hybrid sharding).
+//
+// Units are the grain (the embedding; each block; final norm with head): their weights are gathered together, and their
+// gradients reduced together, posted as soon as the last of them is complete, while backward goes on. A gradient is
+// complete by count, not by hook: uses x micro-batches contributions (see nn/parameter.h). Every reducer sums and
+// nothing divides: the loss is already scaled by 1 / valid tokens of the whole global batch.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "comm/communicator.h"
-#include "memory/caching_allocator.h"
 #include "models/model.h"
 
 namespace trireme::parallel {
 
-class DataParallel {
+struct Unit;
+class Weights;
+class Gradients;
+
+enum class Level : uint8_t { none, optimizer, gradients, parameters };
+
+struct DataParallelOptions {
+  Level level = Level::none;
+  int64_t prefetch = 1;               ///< parameters: units gathered ahead of their use
+  bool reshard_after_forward = true;  ///< parameters: whether blocks are gathered again for backward
+  /// gradients, parameters: exchange gradients after each micro-batch. Otherwise they are kept whole until the last.
+  bool reduce_every_micro_batch = true;
+};
+
+class DataParallel final : public nn::ParameterOwner {
  public:
-  /// Gives the model's parameters memory on `device`, zeros at first. `data` must outlive this.
-  DataParallel(models::Model& model, comm::Communicator& data, at::Device device);
+  /// Gives the model's parameters memory on `device`, zeros at first; no rank ever holds more of them than its level
+  /// says. `shards` are the ranks that divide, `replicas` those that hold the same share (level none: `shards` is of
+  /// one rank). Both must outlive this. Collective in effect.
+  DataParallel(models::Model& model, comm::Communicator& shards, comm::Communicator& replicas, at::Device device,
+               const DataParallelOptions& options = {});
+  ~DataParallel() override;
 
   /// Initial values, the same on every rank by construction. A run that loads weights goes without: drawing them takes
   /// longer than reading.
   void initialize(uint64_t seed);
+  /// The masters have been written from elsewhere (a checkpoint). Collective, and nobody may be reading weights.
+  void refresh_weights();
+  /// The optimizer has changed the masters and their copies. Collective. All ranks must have met since their last
+  /// backward pass, since weights are written where peers read them.
+  void publish_weights();
+
+  /// While it lives, the model computes with other values than its weights (their moving averages): one tensor for each
+  /// of Model::parameters(), in the shape of its master. Afterwards with its weights again, in every bit. Collective at
+  /// both ends.
+  class Substitution {
+   public:
+    Substitution(DataParallel& data_parallel, std::span<const at::Tensor> values);
+    ~Substitution() noexcept(false);
+    Substitution(const Substitution&) = delete;
+    Substitution& operator=(const Substitution&) = delete;
+
+   private:
+    DataParallel& data_parallel_;
+    int exceptions_;
+  };
 
   /// Before the first forward of a step that has `micro_batches` of them.
   void begin_step(int64_t micro_batches);
   /// Waits for all sums. Throws InternalError that names a parameter whose gradient did not arrive.
   void finish_gradients();
 
-  /// Seconds of the last step that finish_gradients() spent waiting for communication: what compute did not hide.
+  Level level() const { return options_.level; }
+  /// The ranks that hold the other shares of what this one holds, and those that hold the same.
+  comm::Communicator& shards() const { return shards_; }
+  comm::Communicator& replicas() const { return replicas_; }
+  /// Whether a forward pass is collective: all ranks of `shards` have to make the same ones.
+  bool forward_is_collective() const { return options_.level == Level::parameters && shards_.size() > 1; }
+
+  /// A whole parameter from what the ranks hold of it: `held` lies as its master does. Collective over shards().
+  at::Tensor gather(const nn::Parameter& parameter, const at::Tensor& held) const;
+
+  /// Seconds of the last step that compute waited for communication: what it did not hide.
   double exposed_seconds() const { return exposed_seconds_; }
 
+  void before_use(const nn::Parameter& parameter) override;
+  void before_gradient(nn::Parameter& parameter) override;
+
  private:
-  struct Bucket {
-    std::string name;
-    std::vector<nn::Parameter*> parameters;
-    at::Tensor gradients;  // flat, shared with the other local ranks
-    memory::HeldElsewhere held;
-    int64_t incomplete = 0;
-    comm::Work work;
-  };
+  size_t unit_of(const nn::Parameter& parameter) const;
 
-  void allocate(Bucket& bucket, at::Device device);
-  void on_complete(Bucket& bucket);
-
-  comm::Communicator& data_;
-  std::vector<std::unique_ptr<Bucket>> buckets_;
+  models::Model& model_;
+  comm::Communicator& shards_;
+  comm::Communicator& replicas_;
+  DataParallelOptions options_;
+  std::vector<Unit> units_;
+  std::unique_ptr<Weights> weights_;
+  std::unique_ptr<Gradients> gradients_;
+  std::unordered_map<const nn::Parameter*, size_t> unit_of_;
   double exposed_seconds_ = 0;
 };
 

@@ -43,6 +43,9 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   if (config.train.activation_offload != config::ActivationOffload::none)
     faults.push_back(fmt::format("train.activation_offload = \"{}\" is not planned; \"none\" is",
                                  config::name_of(config.train.activation_offload)));
+  if (config.parallel.shard != config::Shard::none && config.parallel.shard_size != config.parallel.data)
+    faults.push_back(fmt::format("parallel.shard_size = {} replicates shards, which is not planned; {} (or -1) is",
+                                 config.parallel.shard_size, config.parallel.data));
   if (!faults.empty()) throw InputError(faults);
   job.shape.decoder = config.model;
   job.shape.name = config.model.preset.empty() ? config.model.architecture : config.model.preset;
@@ -56,6 +59,7 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   result.layout.data = gpus;
   result.layout.micro_batch = config.train.micro_batch_size;
   result.layout.recompute = config.train.recompute;
+  result.layout.shard = static_cast<Shard>(config.parallel.shard);
   TRIREME_CHECK(micro_batches(job, result.layout) == accumulation, "{} and {} micro-batches",
                 micro_batches(job, result.layout), accumulation);
   return result;
@@ -70,17 +74,20 @@ std::vector<std::string> missing_in_trainer(const Layout& layout) {
                                   {"expert", layout.expert}}) {
     if (size > 1) missing.push_back(fmt::format("parallel.{} = {}", key, size));
   }
-  if (layout.shard != Shard::none) missing.push_back(fmt::format("parallel.shard = \"{}\"", name_of(layout.shard)));
   return missing;
 }
 
 config::Config with_layout(const config::Config& config, const Layout& layout) {
   const std::vector<std::string> missing = missing_in_trainer(layout);
   if (!missing.empty())
-    throw_input("`trireme train` does not have yet: {}; data ranks that each keep the whole state are what it runs",
-                fmt::join(missing, ", "));
+    throw_input(
+        "`trireme train` does not have yet: {}; data ranks that keep the whole state or divide it are what it runs",
+        fmt::join(missing, ", "));
   config::Config result = config;
   result.parallel.data = layout.data;
+  static_assert(static_cast<int>(Shard::parameters) == static_cast<int>(config::Shard::parameters));
+  result.parallel.shard = static_cast<config::Shard>(layout.shard);
+  if (layout.shard == Shard::none) result.parallel.shard_size = -1;
   result.train.micro_batch_size = layout.micro_batch;
   result.train.recompute = layout.recompute;
   return result;

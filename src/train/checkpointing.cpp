@@ -102,15 +102,6 @@ void refuse_not_finite(const std::vector<Holding>& holdings, const checkpoint::C
   if (!faults.empty()) throw InputError(faults);
 }
 
-// The copies that compute follow the master weights.
-void refresh_values(const models::Model& model) {
-  const at::NoGradGuard no_grad;
-  for (const nn::Parameter* parameter : model.parameters()) {
-    at::Tensor value = parameter->value();
-    if (!value.is_same(parameter->master())) value.copy_(parameter->master());
-  }
-}
-
 nlohmann::json schedule_state(const Session& session) {
   const auto& schedule = session.config.lr_schedule;
   return {{"name", config::name_of(schedule.name)}, {"lr", session.config.optimizer.lr},
@@ -161,7 +152,7 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
   require_the_same_tensors(reader, holdings);
   read_into(reader, holdings);
   refuse_not_finite(holdings, reader);
-  refresh_values(*session.model);
+  session.data_parallel->refresh_weights();
   session.progress.step = reader.step();
   session.progress.tokens = reader.state().at("tokens").get<int64_t>();
   session.optimizer->set_updates(reader.state().at("schedule").at("updates").get<int64_t>());
@@ -220,6 +211,7 @@ void start_from(Session& session, const std::function<void(const std::string&)>&
   }();
   refuse_other_model(session, reader);
   load_weights(*session.model, reader);
+  session.data_parallel->refresh_weights();
   say(fmt::format("weights of {} (step {}); optimizer, schedule and data start anew", reader.folder().string(),
                   reader.step()));
 }
@@ -227,7 +219,7 @@ void start_from(Session& session, const std::function<void(const std::string&)>&
 }  // namespace
 
 checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint::Store& store, Pruning pruning) {
-  const comm::Communicator& data = session.mesh->data();
+  const comm::Communicator& replicas = session.data_parallel->replicas();
   checkpoint::SaveRequest request;
   request.step = session.progress.step;
   const std::vector<Holding> holdings = on_host(everything_of(session));
@@ -237,8 +229,8 @@ checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint:
                                  {fragment.offset, fragment.size},
                                  dtype_of(holding.tensor),
                                  at,
-                                 data.rank(),
-                                 data.size()});
+                                 replicas.rank(),
+                                 replicas.size()});
   });
   request.state["tokens"] = session.progress.tokens;
   request.state["schedule"] = schedule_state(session);
@@ -249,7 +241,9 @@ checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint:
   request.state["tokenizer"] = {{"hash", session.dataset->tokenizer_hash()},
                                 {"vocab_size", session.dataset->vocab_size()}};
   request.state["versions"] = {{"trireme", TRIREME_VERSION}, {"torch", TORCH_VERSION}};
-  request.layout["data"] = data.size();
+  request.layout["data"] = session.mesh->data().size();
+  request.layout["shard"] = config::name_of(session.config.parallel.shard);
+  request.layout["shard_size"] = session.config.parallel.shard_size;
   request.layout["threads"] = at::get_num_threads();
   CommunicatorCoordination coordination(session.mesh->world());
   const checkpoint::SaveReport report = checkpoint::save(store, request, coordination);
@@ -306,7 +300,9 @@ void load_weights(models::Model& model, const checkpoint::CheckpointReader& read
   if (weights == Weights::average) require_average(reader);
   read_into(reader, holdings);
   refuse_not_finite(holdings, reader);
-  refresh_values(model);
+  const at::NoGradGuard no_grad;
+  for (const nn::Parameter* parameter : model.parameters())
+    if (parameter->copy().defined()) at::Tensor(parameter->copy()).copy_(parameter->master());
 }
 
 }  // namespace trireme::train

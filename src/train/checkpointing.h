@@ -42,8 +42,8 @@ const char* prefix_of(Weights weights);
 /// Throws InputError when a checkpoint has no moving average.
 void require_average(const checkpoint::CheckpointReader& reader);
 
-/// Fills the weights of a model (not the optimizer) from a checkpoint. InputError when it has no average and that is
-/// wanted.
+/// Fills what this rank holds of the weights of a model (not the optimizer) from a checkpoint; weights that the ranks
+/// divide are there once their owner has gathered them. InputError when it has no average and that is wanted.
 void load_weights(models::Model& model, const checkpoint::CheckpointReader& reader, Weights weights = Weights::trained);
 
 }  // namespace trireme::train

@@ -44,7 +44,7 @@ std::vector<double> score(models::Model& model, std::span<const data::ScoredText
   // Only what is scored meets the output projection: most of a question does not.
   const at::Tensor scored = hidden.reshape({-1, hidden.size(-1)}).index_select(0, at::tensor(positions).to(device));
   const at::Tensor losses =
-      ops::token_losses(scored, model.head().value(), at::tensor(labels).to(device), model.shape().logit_softcap)
+      ops::token_losses(scored, model.head().weight().value, at::tensor(labels).to(device), model.shape().logit_softcap)
           .to(at::kCPU, at::kDouble)
           .contiguous();
   std::vector<double> scores;
@@ -113,7 +113,10 @@ std::optional<ChoiceEvaluation> evaluate_choices(models::Model& model, std::span
   for (int64_t round = 0; round < rounds; ++round) {
     if (options.wants_to_stop && round % kBatchesToStop == 0 && data.any(options.wants_to_stop())) return std::nullopt;
     const int64_t first = (round * data.size() + data.rank()) * size, last = std::min(first + size, count);
-    if (first >= last) continue;
+    if (first >= last) {
+      if (options.collective) score(model, std::span(texts).first(1));
+      continue;
+    }
     Texts batch;
     for (int64_t i = first; i < last; ++i) batch.push_back(texts[order[static_cast<size_t>(i)]]);
     const std::vector<double> of_batch = score(model, batch);

@@ -42,6 +42,7 @@ struct ChoiceEvaluation {
 
 struct ChoiceOptions {
   int64_t micro_batch_size = 1;         ///< choices that are scored at once
+  bool collective = false;              ///< forward passes are: ranks without questions make them too
   std::function<bool()> wants_to_stop;  ///< asked now and then; one rank's wish is everybody's. None: never
 };
 

@@ -10,20 +10,19 @@
 namespace trireme::train {
 
 std::shared_ptr<comm::Communicator> connect_world(resilience::WorkerContext& context, const config::CommConfig& config,
-                                                  const std::filesystem::path& run_dir, int64_t data_ranks) {
+                                                  const std::filesystem::path& run_dir,
+                                                  const config::ParallelConfig& parallel) {
   comm::ConnectOptions options;
   options.backend = std::string(config::name_of(config.backend));
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(config.timeout_s * 1000));
   options.settings = std::make_shared<comm::GroupSettings>();
   static_assert(static_cast<int>(comm::CheckLevel::all) == static_cast<int>(config::CommCheck::all));
   options.settings->check = static_cast<comm::CheckLevel>(config.check);
-  const comm::LinkSpeed speed = link_speed(config.emulate.data, data_ranks);
-  if (speed.emulated() && data_ranks > 1) {
-    options.settings->links["data"] = speed;
-    if (context.environment.rank == 0) {
-      log::info("exchange of the data axis as over a link of {} and {} us a step: times are not this machine's",
+  options.settings->links = link_speeds(config.emulate, parallel);
+  if (context.environment.rank == 0 && context.environment.world_size > 1) {
+    for (const auto& [axis, speed] : options.settings->links)
+      log::info("exchange of the {} axis as over a link of {} and {} us a step: times are not this machine's", axis,
                 speed.gb_per_s > 0 ? fmt::format("{} GB/s", speed.gb_per_s) : "any bandwidth", speed.latency_us);
-    }
   }
   if (!run_dir.empty()) options.flight_folder = run_dir / "flight";
   options.flight_capacity = config.flight_recorder;

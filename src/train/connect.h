@@ -12,8 +12,9 @@ namespace trireme::train {
 
 /// Collective. With our own launcher the port of the store travels over the status page. A request to stop that comes
 /// while others are waited for ends the wait with comm::Cancelled. The flight recorder writes into `run_dir`/flight;
-/// empty: none. Errors: those of link_speed().
+/// empty: none. Errors: those of link_speeds().
 std::shared_ptr<comm::Communicator> connect_world(resilience::WorkerContext& context, const config::CommConfig& config,
-                                                  const std::filesystem::path& run_dir, int64_t data_ranks);
+                                                  const std::filesystem::path& run_dir,
+                                                  const config::ParallelConfig& parallel);
 
 }  // namespace trireme::train

@@ -26,11 +26,11 @@ std::optional<Evaluation> evaluate(models::Model& model, std::shared_ptr<const d
   for (int64_t i = 0; i < windows.batch_count(); ++i) {
     if (options.wants_to_stop && i % kBatchesToStop == 0 && data.any(options.wants_to_stop())) return std::nullopt;
     const data::Batch batch = windows.batch(i);
-    if (batch.valid_tokens == 0) continue;
+    if (batch.valid_tokens == 0 && !options.collective) continue;
     const BatchTensors tensors = to_tensors(batch, device);
     const models::Pass pass = models::make_pass(tensors.tokens, options.document_mask, dataset->end_of_text());
     const at::Tensor hidden = models::forward(model, tensors.tokens, pass);
-    const at::Tensor losses = ops::token_losses(hidden.reshape({-1, hidden.size(-1)}), model.head().value(),
+    const at::Tensor losses = ops::token_losses(hidden.reshape({-1, hidden.size(-1)}), model.head().weight().value,
                                                 tensors.labels.reshape({-1}), model.shape().logit_softcap);
     sum += losses.to(at::kDouble).sum().item<double>();
   }

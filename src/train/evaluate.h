@@ -25,6 +25,7 @@ struct EvaluationOptions {
   int64_t micro_batch_size = 1;
   int64_t max_tokens;                   ///< 0: the whole set
   bool document_mask;                   ///< see models::make_document_pass
+  bool collective = false;              ///< forward passes are: ranks without tokens make them too
   std::function<bool()> wants_to_stop;  ///< asked now and then; one rank's wish is everybody's. None: never
 };
 

@@ -4,6 +4,9 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace trireme::train {
 namespace {
 
@@ -22,26 +25,33 @@ observe::Histogram histogram_of(const at::Tensor& values) {
 
 }  // namespace
 
-std::vector<observe::NamedHistogram> histograms_of(const models::Model& model, double loss_scale) {
+std::vector<observe::NamedHistogram> histograms_of(const Session& session, double loss_scale) {
   const at::NoGradGuard no_grad;
-  std::vector<Source> sources;
-  for (const nn::Parameter* parameter : model.parameters()) {
-    for (const nn::Fragment& fragment : parameter->fragments()) {
+  std::vector<observe::NamedHistogram> all;
+  for (const nn::Parameter* parameter : session.model->parameters()) {
+    const at::Tensor weights = session.data_parallel->gather(*parameter, parameter->master()),
+                     gradients = session.data_parallel->gather(*parameter, parameter->gradient());
+    if (!session.first_rank()) continue;
+    std::vector<Source> sources;
+    int64_t first = 0;  // row
+    for (const nn::LogicalTensor& logical : parameter->parts()) {
       const auto part = [&](const at::Tensor& tensor) {
-        return tensor.view({-1}).narrow(0, fragment.local_offset, fragment.elements());
+        return tensor.narrow(0, first, logical.shape[0]).reshape({-1});
       };
-      sources.push_back({"weights/" + fragment.logical->name, part(parameter->master()), 1});
-      sources.push_back({"gradients/" + fragment.logical->name, part(parameter->gradient()), loss_scale});
+      sources.push_back({"weights/" + logical.name, part(weights), 1});
+      sources.push_back({"gradients/" + logical.name, part(gradients), loss_scale});
+      first += logical.shape[0];
     }
+    // One thread makes a whole histogram, so that its sums do not depend on how many there are.
+    std::vector<observe::NamedHistogram> histograms(sources.size());
+    at::parallel_for(0, static_cast<int64_t>(sources.size()), 1, [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+        histograms[i] = {sources[i].name, histogram_of(sources[i].scale == 1 ? sources[i].values
+                                                                             : sources[i].values / sources[i].scale)};
+    });
+    std::ranges::move(histograms, std::back_inserter(all));
   }
-  // One thread makes a whole histogram, so that its sums do not depend on how many there are.
-  std::vector<observe::NamedHistogram> histograms(sources.size());
-  at::parallel_for(0, static_cast<int64_t>(sources.size()), 1, [&](int64_t begin, int64_t end) {
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
-      histograms[i] = {sources[i].name,
-                       histogram_of(sources[i].scale == 1 ? sources[i].values : sources[i].values / sources[i].scale)};
-  });
-  return histograms;
+  return all;
 }
 
 }  // namespace trireme::train

@@ -123,8 +123,11 @@ void Reporter::step(const StepResult& result) {
     if (tensorboard_ != nullptr) tensorboard_->append(record);
     console_.step(record);
   }
-  if (tensorboard_ != nullptr && metrics.histograms > 0 && step % metrics.histograms == 0)
-    tensorboard_->histograms(step, histograms_of(*session_.model, result.loss_scale));
+  // All ranks take part: each may hold a shard alone.
+  if (metrics.tensorboard && metrics.histograms > 0 && step % metrics.histograms == 0) {
+    const std::vector<observe::NamedHistogram> histograms = histograms_of(session_, result.loss_scale);
+    if (tensorboard_ != nullptr) tensorboard_->histograms(step, histograms);
+  }
   console_.progress(step, result.loss, meter_->seconds_left(step));
 }
 

@@ -245,12 +245,12 @@ class Run {
   // The weights, or their average, which is told from them in the names of what is evaluated.
   bool evaluate_weights(Evaluate which, const optim::Ema* average) {
     const std::string suffix = average != nullptr ? observe::kAverageSuffix : "";
-    std::optional<optim::EmaScope> scope;  // from the first that is wanted on
+    std::optional<parallel::DataParallel::Substitution> scope;  // from the first that is wanted on
     const auto wanted = [&](std::string_view number, const std::string& name) {
       if (which == Evaluate::missing && !s_.mesh->world().any(reporter_.lacks(observe::eval_key(number, name))))
         return false;
       set_phase(context_, Phase::evaluating);
-      if (average != nullptr && !scope) scope.emplace(*average);
+      if (average != nullptr && !scope) scope.emplace(*s_.data_parallel, average->averages());
       return true;
     };
     for (const HeldOut& set : s_.held_out) {
@@ -262,6 +262,7 @@ class Run {
                            .micro_batch_size = s_.config.train.micro_batch_size,
                            .max_tokens = s_.config.eval.tokens,
                            .document_mask = s_.config.train.document_mask,
+                           .collective = s_.data_parallel->forward_is_collective(),
                            .wants_to_stop = [this] { return wants_to_stop(); }});
       if (!evaluation) return false;
       reporter_.evaluation(name, *evaluation);
@@ -269,9 +270,11 @@ class Run {
     for (const ChoiceSuite& suite : s_.choices) {
       const std::string name = suite.name + suffix;
       if (!wanted("eval_acc", name)) continue;
-      const std::optional<ChoiceEvaluation> evaluation = evaluate_choices(
-          *s_.model, suite.questions, s_.mesh->data(),
-          {.micro_batch_size = s_.config.train.micro_batch_size, .wants_to_stop = [this] { return wants_to_stop(); }});
+      const std::optional<ChoiceEvaluation> evaluation =
+          evaluate_choices(*s_.model, suite.questions, s_.mesh->data(),
+                           {.micro_batch_size = s_.config.train.micro_batch_size,
+                            .collective = s_.data_parallel->forward_is_collective(),
+                            .wants_to_stop = [this] { return wants_to_stop(); }});
       if (!evaluation) return false;
       reporter_.choices(name, *evaluation);
     }
@@ -323,7 +326,7 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
 
   std::shared_ptr<comm::Communicator> world;
   try {
-    world = connect_world(context, config.comm, config.run.dir, config.parallel.data);
+    world = connect_world(context, config.comm, config.run.dir, config.parallel);
   } catch (const comm::Cancelled& cancelled) {
     log::warning("{}", cancelled.what());
     return ExitCode::stopped;
@@ -340,9 +343,7 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
       resilience::remove_stop_file(config.run.dir);
       prepare_on_first_use(config, [](const std::string& text) { log::info("{}", text); });
     });
-    comm::MeshSizes sizes;
-    sizes.replicate = config.parallel.data;
-    session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, sizes));
+    session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, mesh_sizes(config.parallel)));
     return Run(*session, context).train();
   } catch (const std::exception& any) {
     const std::optional<memory::OutOfMemory> out_of_memory = as_out_of_memory(any, config);
@@ -353,7 +354,9 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
     // What the user can mend needs no record of the collectives before it.
     const bool with_record = ours == nullptr || ours->code() != ExitCode::bad_input;
     world->abort(error.what(), with_record);
-    if (session) session->mesh->data().abort(error.what(), false);  // wakes those that sleep in a group of its own
+    // Wakes those that sleep in a group of its own.
+    for (const char* axis : {"data", "shard", "replicate"})
+      if (session) session->mesh->axis(axis).abort(error.what(), false);
     if (out_of_memory) throw *out_of_memory;
     throw;
   }

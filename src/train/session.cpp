@@ -14,6 +14,14 @@ std::string in_config(const config::NamedPath& set) {
                           : fmt::format("{} of eval.sets", config::to_text(set));
 }
 
+parallel::DataParallelOptions data_parallel_options(const config::ParallelConfig& parallel) {
+  static_assert(static_cast<int>(parallel::Level::parameters) == static_cast<int>(config::Shard::parameters));
+  return {.level = static_cast<parallel::Level>(parallel.shard),
+          .prefetch = parallel.prefetch,
+          .reshard_after_forward = parallel.reshard_after_forward,
+          .reduce_every_micro_batch = parallel.reduce_every_micro_batch};
+}
+
 // Opens all data. Everything wrong with it, and between it and the model, at once.
 void open_data(Session& session) {
   const config::Config& config = session.config;
@@ -82,6 +90,13 @@ at::ScalarType activation_type(config::Precision precision) {
   throw_internal("precision {}", static_cast<int>(precision));
 }
 
+comm::MeshSizes mesh_sizes(const config::ParallelConfig& parallel) {
+  comm::MeshSizes sizes;
+  sizes.shard = parallel.shard_size;
+  sizes.replicate = parallel.replicas();
+  return sizes;
+}
+
 at::Device choose_device(config::Device device) {
   if (device == config::Device::cpu) return at::kCPU;
   if (!at::hasCUDA())
@@ -106,7 +121,8 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
         s.mesh->size());
   open_data(s);
   s.model = models::make_model(config.model, activation_type(config.train.precision));
-  s.data_parallel = std::make_unique<parallel::DataParallel>(*s.model, s.mesh->data(), s.device);
+  s.data_parallel = std::make_unique<parallel::DataParallel>(*s.model, s.mesh->axis("shard"), s.mesh->axis("replicate"),
+                                                             s.device, data_parallel_options(config.parallel));
   s.optimizer = std::make_unique<optim::Adamw>(s.model->parameters(), config.optimizer);
   if (config.train.activation_offload == config::ActivationOffload::host)
     s.offload = std::make_shared<nn::ActivationStore>();

@@ -60,14 +60,15 @@ void backward(const at::Tensor& loss) {
   loss.backward();
 }
 
-optim::GradientNorm gradient_norm(const models::Model& model, double loss_scale) {
+optim::GradientNorm gradient_norm(const Session& s, double loss_scale) {
   const profile::Scope scope(profile::Kind::section, profile::Phase::optimizer, "gradient norm");
-  return optim::gradient_norm(model.parameters(), loss_scale);
+  return optim::gradient_norm(s.model->parameters(), s.data_parallel->shards(), loss_scale);
 }
 
 void update(Session& s, double learning_rate, double gradient_scale) {
   const profile::Scope scope(profile::Kind::section, profile::Phase::optimizer, "update");
   s.optimizer->step(learning_rate, gradient_scale);
+  s.data_parallel->publish_weights();
   if (s.ema) s.ema->update(s.optimizer->updates());
 }
 
@@ -119,7 +120,7 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   const memory::PurposeScope purpose(memory::Purpose::workspace);
   // Update. Every rank holds the same gradients and finds the same norm; whether to skip is agreed on all the same,
   // since ranks that took different ways here would never meet again.
-  const optim::GradientNorm norm = gradient_norm(*s.model, loss_scale);
+  const optim::GradientNorm norm = gradient_norm(s, loss_scale);
   const auto agreeing = std::chrono::steady_clock::now();
   const Verdict verdict = agree(
       s.mesh->world(), {loss, z_loss, !norm.not_finite.empty(), s.spike_guard->is_spike(norm.total), wants_to_stop()});

@@ -89,8 +89,8 @@ class CommunicationTest(EndToEnd):
     def test_a_slower_link_and_checks_change_no_number(self):
         settings = {"train.steps": 10, "lr_schedule.steps": 10, "train.precision": "fp32"}
         plain = self.trained(self.new_run("plain"), 2, settings)
-        for name, more in {"link": {"comm.emulate.data.gb_per_s": 0.05, "comm.emulate.data.latency_us": 2000},
-                           "hardware": {"comm.emulate.data.hardware": "h100-sxm"},
+        for name, more in {"link": {"comm.emulate.replicate.gb_per_s": 0.05, "comm.emulate.replicate.latency_us": 2000},
+                           "hardware": {"comm.emulate.replicate.hardware": "h100-sxm"},
                            "shapes": {"comm.check": "shapes"}, "all": {"comm.check": "all"}}.items():
             with self.subTest(name):
                 other = self.trained(self.new_run(name), 2, {**settings, **more})
@@ -101,10 +101,10 @@ class CommunicationTest(EndToEnd):
                     self.assertGreater(exposed, 10 * 2 * 0.002 * 0.5)
 
     def test_links_that_make_no_sense_are_refused(self):
-        for settings, texts in [({"comm.emulate.data.hardware": "h100-smx"}, ["h100-smx", "h100-sxm"]),
-                                ({"comm.emulate.data.hardware": "h100-sxm", "comm.emulate.data.gb_per_s": 5}, ["leave one out"]),
-                                ({"comm.emulate.data.gb_per_s": -1}, ["comm.emulate.data.gb_per_s"]),
-                                ({"comm.emulate.data.bandwidth": 5}, ["comm.emulate.data.bandwidth", "did you mean comm.emulate.data."]),
+        for settings, texts in [({"comm.emulate.replicate.hardware": "h100-smx"}, ["h100-smx", "h100-sxm"]),
+                                ({"comm.emulate.replicate.hardware": "h100-sxm", "comm.emulate.replicate.gb_per_s": 5}, ["leave one out"]),
+                                ({"comm.emulate.replicate.gb_per_s": -1}, ["comm.emulate.replicate.gb_per_s"]),
+                                ({"comm.emulate.replicate.bandwidth": 5}, ["comm.emulate.replicate.bandwidth", "did you mean comm.emulate.replicate."]),
                                 ({"comm.check": "everything"}, ["comm.check", "shapes"])]:
             run = self.new_run("refused")
             self.assert_refused(self.train(run, 2, settings), *texts, code=BAD_INPUT)

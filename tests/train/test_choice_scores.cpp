@@ -36,10 +36,10 @@ struct Trained {
   explicit Trained(std::shared_ptr<comm::Communicator> data)
       : communicator(std::move(data)),
         model(models::make_model(shape(), at::kDouble)),
-        parallel(*model, *communicator, at::kCPU) {
+        parallel(*model, *alone, *communicator, at::kCPU) {
     parallel.initialize(5);
   }
-  std::shared_ptr<comm::Communicator> communicator;
+  std::shared_ptr<comm::Communicator> communicator, alone = comm::Communicator::solo("shard");
   std::unique_ptr<models::Model> model;
   parallel::DataParallel parallel;
 };

@@ -1,0 +1,140 @@
+#include "parallel/gradients.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ops/dispatch.h"
+
+namespace trireme::parallel {
+namespace {
+
+// Buffers that the units of blocks take in turn: one is filled while another is exchanged.
+constexpr int64_t kBlockBuffers = 2;
+
+}  // namespace
+
+Gradients::Gradients(std::span<const Unit> units, comm::Communicator& shards, comm::Communicator& replicas,
+                     at::Device device, bool at_once)
+    : shards_(shards), replicas_(replicas), at_once_(at_once) {
+  const auto purpose = memory::Purpose::gradients;
+  // Either axis may be the one that reads this memory, and an arena serves both.
+  comm::Communicator& ranks = shards.size() > 1 ? shards : replicas;
+  for (const Unit& unit : units) {
+    const at::ScalarType dtype = ops::compute_type(unit.parameters.front()->dtype());
+    State& state = states_.emplace_back();
+    state.unit = &unit;
+    if (at_once) {
+      state.sums =
+          SharedTensor(ranks, "gradients/" + unit.name, unit.held, dtype, device, purpose, comm::Sharing::each);
+      state.shards = unit.shards(state.sums.tensor());
+    } else {
+      state.whole =
+          SharedTensor(ranks, "gradients/" + unit.name, unit.elements, dtype, device, purpose, comm::Sharing::each);
+      state.received = unit.whole(state.whole.tensor());
+      state.shards = unit.own_rows(state.received);
+    }
+  }
+  if (!at_once) return;
+  // The largest of the units that share a buffer.
+  std::vector<int64_t> elements;
+  std::vector<int64_t> of_turn(kBlockBuffers, -1);
+  for (State& state : states_) {
+    const int64_t block = state.unit->block;
+    int64_t index = block >= 0 ? of_turn[static_cast<size_t>(block % kBlockBuffers)] : -1;
+    if (index < 0) {
+      index = static_cast<int64_t>(elements.size());
+      elements.push_back(0);
+      if (block >= 0) of_turn[static_cast<size_t>(block % kBlockBuffers)] = index;
+    }
+    state.buffer = static_cast<size_t>(index);
+    elements[state.buffer] = std::max(elements[state.buffer], state.unit->elements);
+  }
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const at::ScalarType dtype = ops::compute_type(units.front().parameters.front()->dtype());
+    buffers_.push_back({SharedTensor(ranks, fmt::format("gradients/buffer {}", i), elements[i], dtype, device, purpose,
+                                     comm::Sharing::each),
+                        {}});
+  }
+}
+
+void Gradients::begin_step(int64_t micro_batches) {
+  micro_batches_ = micro_batches;
+  for (State& state : states_) {
+    state.first = true;
+    state.rounds_left = at_once_ ? micro_batches : 1;
+    state.has_buffer = !at_once_;
+    state.reduce = state.replicate = {};
+    expect(state);
+  }
+}
+
+void Gradients::expect(State& state) {
+  state.incomplete = static_cast<int64_t>(state.unit->parameters.size());
+  for (nn::Parameter* parameter : state.unit->parameters)
+    parameter->expect_gradients(at_once_ ? 1 : micro_batches_, [this, &state](nn::Parameter&) { on_complete(state); });
+}
+
+void Gradients::before_contribution(size_t index) {
+  State& state = states_[index];
+  if (state.has_buffer) return;
+  Buffer& buffer = buffers_[state.buffer];
+  buffer.in_use.wait();
+  const std::vector<at::Tensor> parts = state.unit->whole(buffer.memory.tensor().narrow(0, 0, state.unit->elements));
+  for (size_t i = 0; i < parts.size(); ++i) state.unit->parameters[i]->receive_gradient(parts[i]);
+  state.received = parts;
+  state.has_buffer = true;
+}
+
+void Gradients::on_complete(State& state) {
+  if (--state.incomplete > 0) return;
+  exchange(state);
+  if (--state.rounds_left > 0) expect(state);
+  (shards_.size() > 1 ? shards_ : replicas_).progress();
+}
+
+void Gradients::exchange(State& state) {
+  const bool last = state.rounds_left == 1;
+  if (at_once_ || shards_.size() > 1)
+    state.reduce = shards_.reduce_scatter_v_async(state.shards, state.received, state.unit->rank_rows,
+                                                  state.first ? comm::Reduction() : comm::Reduction::accumulating());
+  if (at_once_) {
+    buffers_[state.buffer].in_use = state.reduce;
+    state.has_buffer = false;
+  }
+  state.first = false;
+  if (!last) return;
+  reducing_.push_back(&state);
+  sum_over_replicas(false);
+}
+
+// The sums of a unit follow its exchange, in the order of the exchanges: the same on all replicas.
+void Gradients::sum_over_replicas(bool wait) {
+  while (!reducing_.empty()) {
+    State& state = *reducing_.front();
+    if (!wait && !state.reduce.done()) return;
+    state.reduce.wait();
+    // Whole buffers in one piece: gaps between the parameters are zeros.
+    if (at_once_)
+      state.replicate = replicas_.all_reduce_async(state.sums.tensor());
+    else if (shards_.size() == 1)
+      state.replicate = replicas_.all_reduce_async(state.whole.tensor());
+    else
+      state.replicate = replicas_.all_reduce_async(state.shards);
+    reducing_.pop_front();
+  }
+}
+
+void Gradients::finish() {
+  for (const State& state : states_) {
+    for (const nn::Parameter* parameter : state.unit->parameters)
+      TRIREME_CHECK(parameter->complete(), "the gradient of {} is not complete: {} of {} contributions arrived",
+                    parameter->name(), parameter->arrived(), parameter->expected());
+  }
+  sum_over_replicas(true);
+  // In about the order in which they were posted: the last units of the model first.
+  for (auto state = states_.rbegin(); state != states_.rend(); ++state) state->replicate.wait();
+}
+
+}  // namespace trireme::parallel

@@ -1,0 +1,69 @@
+// Private to parallel: where operations leave gradients, and how they become the sums over all ranks.
+//
+// Two ways. Kept: the whole gradient of each unit has memory of its own, contributions of all micro-batches are added
+// there, and one exchange follows the last (each rank's rows become the sum in place). Reduced at once: units take
+// turns in a few buffers, and after each micro-batch the rows of each rank are added to the shard that it keeps.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "parallel/unit.h"
+
+namespace trireme::parallel {
+
+class Gradients {
+ public:
+  /// `at_once`: the second way. `replicas`: the ranks that hold the same shards, over which they are summed at the end.
+  Gradients(std::span<const Unit> units, comm::Communicator& shards, comm::Communicator& replicas, at::Device device,
+            bool at_once);
+
+  /// The rows that this rank holds of each parameter of unit `index`: the sum over all ranks, after finish().
+  const std::vector<at::Tensor>& shards(size_t index) const { return states_[index].shards; }
+  /// Whole gradients, where each unit has memory for them; otherwise empty.
+  const std::vector<at::Tensor>& received(size_t index) const { return states_[index].received; }
+
+  void begin_step(int64_t micro_batches);
+  /// A contribution to unit `index` is about to be written, the first since its last exchange.
+  void before_contribution(size_t index);
+  /// Waits for all sums. Throws InternalError that names a parameter whose gradient did not arrive.
+  void finish();
+
+ private:
+  struct Buffer {
+    SharedTensor memory;
+    comm::Work in_use;  // the exchange that reads it
+  };
+  struct State {
+    const Unit* unit = nullptr;
+    SharedTensor whole;  // kept
+    SharedTensor sums;   // reduced at once
+    std::vector<at::Tensor> received, shards;
+    size_t buffer = 0;
+    int64_t incomplete = 0;   // parameters of the present micro-batch, or of all
+    int64_t rounds_left = 0;  // exchanges still to come
+    bool first = true;        // no exchange of this step has been
+    bool has_buffer = false;
+    comm::Work reduce, replicate;
+  };
+
+  void expect(State& state);
+  void on_complete(State& state);
+  void exchange(State& state);
+  void sum_over_replicas(bool wait);
+
+  comm::Communicator& shards_;
+  comm::Communicator& replicas_;
+  bool at_once_;
+  int64_t micro_batches_ = 1;
+  std::vector<Buffer> buffers_;
+  std::deque<State> states_;
+  std::deque<State*> reducing_;  // in the order in which their last exchanges were posted
+};
+
+}  // namespace trireme::parallel

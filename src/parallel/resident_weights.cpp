@@ -1,0 +1,124 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "base/clock.h"
+#include "ops/dispatch.h"
+#include "parallel/weights.h"
+
+namespace trireme::parallel {
+namespace {
+
+class ResidentWeights final : public Weights {
+ public:
+  ResidentWeights(std::span<const Unit> units, comm::Communicator& shards, at::Device device) : shards_(shards) {
+    for (const Unit& unit : units) {
+      State state;
+      state.unit = &unit;
+      const at::ScalarType dtype = unit.parameters.front()->dtype(), statistics = ops::compute_type(dtype);
+      state.flat = SharedTensor(shards, "weights/" + unit.name, unit.elements, dtype, device, memory::Purpose::weights,
+                                comm::Sharing::once);
+      state.memory.values = unit.whole(state.flat.tensor());
+      const std::vector<at::Tensor> own = unit.own_rows(state.memory.values);
+      if (dtype == statistics) {
+        // A rank that holds all of a parameter has one tensor for both.
+        state.memory.masters = shards.size() == 1 ? state.memory.values : own;
+        state.memory.copies.resize(own.size());
+      } else {
+        const memory::PurposeScope scope(memory::Purpose::master_weights);
+        state.master = at::zeros({unit.held}, at::TensorOptions(statistics).device(device));
+        state.memory.masters = unit.shards(state.master);
+        state.memory.copies = own;
+      }
+      state.own = own;
+      states_.push_back(std::move(state));
+    }
+  }
+
+  const Memory& memory(size_t index) const override { return states_[index].memory; }
+
+  void use(size_t index) override {
+    State& state = states_[index];
+    if (!std::exchange(state.pending, false)) return;
+    const int64_t start = steady_nanoseconds();
+    state.gather.wait();
+    waited_seconds_ += static_cast<double>(steady_nanoseconds() - start) * 1e-9;
+  }
+
+  void publish() override {
+    if (shards_.size() == 1) return;
+    for (size_t i = 0; i < states_.size(); ++i) {
+      use(i);  // what was gathered before and never read
+      State& state = states_[i];
+      state.gather = shards_.all_gather_v_async(state.memory.values, state.own, state.unit->rank_rows);
+      state.pending = true;
+    }
+  }
+
+  void refresh() override {
+    const at::NoGradGuard no_grad;
+    for (State& state : states_)
+      for (size_t i = 0; i < state.own.size(); ++i)
+        if (state.memory.copies[i].defined()) state.memory.copies[i].copy_(state.memory.masters[i]);
+    publish();
+  }
+
+  void substitute(std::span<const at::Tensor> sources) override {
+    const at::NoGradGuard no_grad;
+    settle();
+    size_t next = 0;
+    for (State& state : states_) {
+      for (const at::Tensor& rows : state.own) {
+        kept_.push_back(rows.clone());
+        at::Tensor(rows).copy_(sources[next++]);
+      }
+    }
+    publish();
+  }
+
+  void restore() override {
+    const at::NoGradGuard no_grad;
+    settle();
+    size_t next = 0;
+    for (State& state : states_)
+      for (const at::Tensor& rows : state.own) at::Tensor(rows).copy_(kept_[next++]);
+    kept_.clear();
+    publish();
+  }
+
+  void before_forward() override {}
+  void before_block(int64_t /*index*/) override {}
+  void before_backward() override {}
+  void before_block_backward(int64_t /*index*/) override {}
+
+ private:
+  struct State {
+    const Unit* unit = nullptr;
+    SharedTensor flat;
+    at::Tensor master;
+    Memory memory;
+    std::vector<at::Tensor> own;  // rows of the values that this rank writes
+    comm::Work gather;
+    bool pending = false;
+  };
+
+  // Nobody reads the values: what was gathered has come, and all ranks are here.
+  void settle() {
+    for (size_t i = 0; i < states_.size(); ++i) use(i);
+    shards_.barrier();
+  }
+
+  comm::Communicator& shards_;
+  std::vector<State> states_;
+  std::vector<at::Tensor> kept_;
+};
+
+}  // namespace
+
+std::unique_ptr<Weights> make_resident_weights(std::span<const Unit> units, comm::Communicator& shards,
+                                               at::Device device) {
+  return std::make_unique<ResidentWeights>(units, shards, device);
+}
+
+}  // namespace trireme::parallel
