@@ -39,6 +39,36 @@ TEST(World, AccumulationFollows) {
   }
 }
 
+TEST(World, RanksThatDivideACopyFollow) {
+  const struct {
+    Shard shard;
+    int64_t size, world;
+    int64_t resolved, replicas;
+  } rows[] = {{Shard::none, -1, 4, 1, 4},
+              {Shard::none, 1, 4, 1, 4},
+              {Shard::parameters, -1, 4, 4, 1},
+              {Shard::optimizer, 2, 6, 2, 3},
+              {Shard::gradients, 1, 3, 1, 3}};
+  for (const auto& row : rows) {
+    Config config = with(1, -1);
+    config.parallel.shard = row.shard;
+    config.parallel.shard_size = row.size;
+    resolve_world(config, row.world);
+    EXPECT_EQ(config.parallel.shard_size, row.resolved);
+    EXPECT_EQ(config.parallel.replicas(), row.replicas);
+  }
+  Config config = with(1, -1);
+  config.parallel.shard = Shard::parameters;
+  config.parallel.shard_size = 4;
+  try {
+    resolve_world(config, 6);
+    ADD_FAILURE() << "not refused";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("parallel.shard_size = 4: 6 data ranks cannot be divided into copies of 4; 3 or 6 work"));
+  }
+}
+
 TEST(World, FaultsShowTheArithmeticAndWhatWorks) {
   const struct {
     const char* name;
