@@ -98,6 +98,9 @@ void Reporter::step(const StepResult& result) {
   const config::MetricsConfig& metrics = session_.config.metrics;
   meter_->end_step(result.tokens, result.data_seconds, result.exposed_comm_seconds);
   const int64_t step = session_.progress.step;
+  std::vector<observe::NamedHistogram> histograms;  // all ranks take part: each may hold a shard alone
+  if (metrics.tensorboard && metrics.histograms > 0 && step % metrics.histograms == 0)
+    histograms = histograms_of(session_, result.loss_scale);
   if (metrics_ == nullptr) return;
   if (result.skipped || step % metrics.interval == 0 || step == last_step_) {
     observe::StepRecord record;
@@ -123,11 +126,7 @@ void Reporter::step(const StepResult& result) {
     if (tensorboard_ != nullptr) tensorboard_->append(record);
     console_.step(record);
   }
-  // All ranks take part: each may hold a shard alone.
-  if (metrics.tensorboard && metrics.histograms > 0 && step % metrics.histograms == 0) {
-    const std::vector<observe::NamedHistogram> histograms = histograms_of(session_, result.loss_scale);
-    if (tensorboard_ != nullptr) tensorboard_->histograms(step, histograms);
-  }
+  if (tensorboard_ != nullptr && !histograms.empty()) tensorboard_->histograms(step, histograms);
   console_.progress(step, result.loss, meter_->seconds_left(step));
 }
 

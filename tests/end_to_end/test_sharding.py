@@ -1,0 +1,143 @@
+"""What data ranks divide changes memory, and nothing that is learned: equal bits at every level, checkpoints that go from one to
+another, evaluation, averages and histograms of divided weights, and the arithmetic of memory."""
+
+from harness import SOAK, BAD_INPUT, EndToEnd, main
+from tensorboard.backend.event_processing import event_accumulator
+
+LEVELS = ("none", "optimizer", "gradients", "parameters")
+STEPS = 12
+# Without clipping nothing depends on the norm, whose sum goes over shards: then all levels have the same bits.
+BASE = {"train.steps": STEPS, "lr_schedule.steps": STEPS, "lr_schedule.warmup_steps": 3, "train.global_batch_size": 12,
+        "train.clip_grad_norm": 0, "checkpoint.interval": 6, "checkpoint.keep": 0}
+
+
+class ShardingTest(EndToEnd):
+    def sharded(self, name, level, workers, settings=()):
+        return self.trained(self.new_run(name), workers, {**BASE, "parallel.shard": level, **dict(settings)})
+
+    def test_the_same_bits_at_every_level(self):
+        rows = [("bf16", 2, 6, {}), ("fp32", 3, 4, {}),
+                ("bf16", 3, 4, {"train.recompute": "full", "parallel.prefetch": 0}),
+                ("fp32", 2, 3, {"parallel.reduce_every_micro_batch": "false", "model.tied": "false"}),
+                ("fp16", 2, 6, {"model.architecture": "gpt", "model.kv_heads": 4}), ("fp64", 5, 1, {"train.global_batch_size": 5})]
+        for precision, workers, micro, more in rows if SOAK else rows[:4]:
+            settings = {"train.precision": precision, "train.micro_batch_size": micro}
+            settings |= {key: value for key, value in more.items() if not key.startswith("parallel.")}
+            expected = self.sharded(f"{precision} {workers} none", "none", workers, settings)
+            self.assertLess(expected.steps()[-1]["loss"], expected.steps()[0]["loss"] - 0.1, "it must learn something")
+            for level in LEVELS[1:]:
+                with self.subTest(f"{precision}, {workers} workers, {level}, {more}"):
+                    only = {"parallel.prefetch": ("parameters",), "parallel.reduce_every_micro_batch": ("gradients", "parameters")}
+                    own = {key: value for key, value in more.items() if level in only.get(key, ())}
+                    run = self.sharded(f"{precision} {workers} {level}", level, workers, {**settings, **own})
+                    self.assertEqual(self.digest(run), self.digest(expected))
+                    self.assertEqual(run.values("loss"), expected.values("loss"))
+                    for (_, a), (_, b) in zip(run.values("grad_norm"), expected.values("grad_norm"), strict=True):
+                        self.assertAlmostEqual(a / b, 1, delta=1e-12)
+
+    def test_copies_of_shards(self):
+        """Sums go over the ranks of a copy first: other bits than in one row, the same numbers."""
+        settings = {"train.precision": "fp32", "train.micro_batch_size": 3}
+        expected = self.sharded("4 none", "none", 4, settings)
+        for level in LEVELS[1:]:
+            with self.subTest(level):
+                run = self.sharded(f"2 x 2 {level}", level, 4, {**settings, "parallel.shard_size": 2})
+                for (_, a), (_, b) in zip(run.values("loss"), expected.values("loss"), strict=True):
+                    self.assertAlmostEqual(a, b, delta=1e-5)
+                again = self.sharded(f"2 x 2 {level} again", level, 4, {**settings, "parallel.shard_size": 2})
+                self.assert_same_run(run, again)
+
+    def test_a_checkpoint_goes_on_at_any_level(self):
+        """What a checkpoint holds says nothing of the level: from each to each, the weights are read back to the bit."""
+        settings = {"train.precision": "fp32", "train.micro_batch_size": 1, "train.stop_after": 6, "train.ema_decay": 0.9}
+        expected = self.trained(self.new_run("whole"), 1, {**BASE, **settings, "train.stop_after": 0})
+        path = [("parameters", 3), ("optimizer", 2), ("none", 1), ("gradients", 4), ("parameters", 2)]
+        run = self.new_run("journey")
+        digests = []
+        for i, (level, workers) in enumerate(path):
+            more = {"parallel.shard": level, "train.stop_after": 2 * (i + 1), "checkpoint.interval": 1}
+            self.trained(run, workers, {**BASE, **settings, **more})
+            digests.append(self.digest(run))
+            # Nothing to do, and nothing changes: what was read is what is saved at another level.
+        self.trained(run, 3, {**BASE, **settings, "parallel.shard": "gradients", "train.stop_after": 0})
+        self.assertEqual(len(set(digests)), len(digests))
+        self.assert_no_step_twice(run, STEPS)
+        for (_, a), (_, b) in zip(run.values("loss"), expected.values("loss"), strict=True):
+            self.assertAlmostEqual(a, b, delta=1e-5)
+
+    def test_saving_again_at_another_level_changes_no_bit(self):
+        """A learning rate of nearly nothing and no decay: the second step leaves weights as they were, so digests of them tell whether
+        they came and went whole."""
+        still = {"optimizer.lr": 1e-30, "optimizer.weight_decay": 0, "train.precision": "fp32", "train.micro_batch_size": 2,
+                 "train.steps": 2, "lr_schedule.steps": 2, "lr_schedule.warmup_steps": 0, "checkpoint.interval": 1}
+        run = self.new_run("still")
+        for stop, (level, workers) in enumerate([("parameters", 3), ("optimizer", 2)], 1):
+            self.trained(run, workers, {**BASE, **still, "parallel.shard": level, "train.stop_after": stop})
+        first, second = (self.call("inspect", folder, "--digest").out.splitlines() for folder in run.checkpoints())
+        weights = [[line for line in lines if " model." in line] for lines in (first, second)]
+        self.assertGreater(len(weights[0]), 10)
+        self.assertEqual(*weights)
+
+    def test_evaluation_averages_and_histograms(self):
+        """Of divided weights, as of whole ones; held-out windows that do not fill all ranks, and choices that do not either."""
+        choices = self.new_folder("choices") / "choices.jsonl"
+        choices.write_text('{"question": "The cat", "choices": [" sat", " ran away"], "answer": 0}\n' * 3)
+        settings = {"train.precision": "fp32", "train.micro_batch_size": 4, "train.ema_decay": 0.8, "data.eval_path": self.held_out,
+                    "eval.interval": 4, "eval.tokens": 700, "metrics.tensorboard": "true", "metrics.histograms": 4,
+                    "eval.choices": f'["c={choices}"]'}
+        runs = {level: self.sharded(f"eval {level}", level, 3, settings) for level in LEVELS}
+        expected = [line for line in runs["none"].lines() if "loss" not in line]
+        self.assertGreater(len(expected), 8)
+        told = {level: self.histograms(run) for level, run in runs.items()}
+        self.assertGreater(len(told["none"]), 20)
+        for level in LEVELS[1:]:
+            with self.subTest(level):
+                self.assertEqual([{k: v for k, v in line.items() if not k.endswith("seconds")} for line in runs[level].lines() if "loss" not in line],
+                                 [{k: v for k, v in line.items() if not k.endswith("seconds")} for line in expected])
+                self.assertEqual(told[level], told["none"])
+
+    def histograms(self, run):
+        accumulator = event_accumulator.EventAccumulator(str(run.folder / "tensorboard"), size_guidance={"histograms": 0})
+        accumulator.Reload()
+        return {tag: [(event.step, event.histogram_value) for event in accumulator.Histograms(tag)]
+                for tag in accumulator.Tags()["histograms"]}
+
+    def test_memory_follows_the_arithmetic(self):
+        """Bytes a parameter of each purpose with fp32 gradients, as the ZeRO paper counts them (arXiv:1910.02054, section 3), but for
+        weights, which exist once for all workers of a machine and count in equal parts."""
+        hidden, ffn, layers, vocab = 192, 512, 8, 515  # rows that two and three workers do not divide evenly
+        block = 4 * hidden * hidden + 3 * hidden * ffn + 2 * hidden
+        ends = vocab * hidden + hidden
+        total = layers * block + ends
+        shape = {"model.hidden": hidden, "model.ffn": ffn, "model.layers": layers, "model.vocab": vocab, "model.heads": 4,
+                 "model.kv_heads": 4, "train.micro_batch_size": 1, "train.global_batch_size": 6, "train.steps": 3, "train.seq_len": 16,
+                 "lr_schedule.steps": 3, "lr_schedule.warmup_steps": 1}
+        for workers in (2, 3):
+            n = workers
+            rows = {
+                ("none", ()): (2 * total, 4 * total, 4 * total, 8 * total),
+                ("optimizer", ()): (2 * total / n, 4 * total / n, 4 * total, 8 * total / n),
+                ("gradients", ()): (2 * total / n, 4 * total / n, 4 * total / n + 4 * (2 * block + ends), 8 * total / n),
+                ("parameters", ()): (2 * (2 * block + ends) / n, 4 * total / n, 4 * total / n + 4 * (2 * block + ends), 8 * total / n),
+                ("parameters", (("parallel.prefetch", 3),)):
+                    (2 * (4 * block + ends) / n, 4 * total / n, 4 * total / n + 4 * (2 * block + ends), 8 * total / n),
+                ("parameters", (("parallel.reshard_after_forward", "false"), ("parallel.reduce_every_micro_batch", "false"))):
+                    (2 * total / n, 4 * total / n, 4 * total, 8 * total / n),
+            }
+            for (level, more), expected in rows.items():
+                with self.subTest(f"{workers} workers, {level}, {more}"):
+                    run = self.sharded(f"memory {level} {workers}", level, workers, {**shape, **dict(more)})
+                    told = run.steps()[-1]["memory"]["at_peak"]
+                    for purpose, bytes_expected in zip(("weights", "master weights", "gradients", "moments"), expected):
+                        self.assertAlmostEqual(told[purpose] / bytes_expected, 1, delta=0.03, msg=f"{purpose}: {told}")
+
+    def test_what_cannot_be_divided_is_refused(self):
+        run = self.new_run("refused")
+        self.assert_refused(self.train(run, 6, {**BASE, "parallel.shard": "parameters", "parallel.shard_size": 4, "train.micro_batch_size": 1}),
+                            "parallel.shard_size = 4", "3 or 6 work")
+        self.assert_refused(self.train(run, 2, {**BASE, "parallel.shard_size": 2, "parallel.prefetch": 3, "train.micro_batch_size": 1}),
+                            "parallel.shard_size = 2", "parallel.prefetch = 3", code=BAD_INPUT)
+
+
+if __name__ == "__main__":
+    main()
