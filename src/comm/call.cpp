@@ -52,8 +52,8 @@ uint64_t pack(const Call& call, int64_t ranks) {
   return static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.reduction.op) << 8 |
          static_cast<uint64_t>(call.dtype) << 16 | static_cast<uint64_t>(in_place(call)) << 24 |
          static_cast<uint64_t>(uneven) << 25 | static_cast<uint64_t>(call.once) << 26 |
-         static_cast<uint64_t>(call.reduction.accumulate) << 27 | static_cast<uint64_t>(call.root) << 32 |
-         std::min<uint64_t>(tensors, 0xffff) << 48;
+         static_cast<uint64_t>(call.reduction.accumulate) << 27 | static_cast<uint64_t>(call.reduction.tree) << 28 |
+         static_cast<uint64_t>(call.root) << 32 | std::min<uint64_t>(tensors, 0xffff) << 48;
 }
 
 Unpacked unpack(uint64_t packed) {
@@ -65,6 +65,7 @@ Unpacked unpack(uint64_t packed) {
   parts.uneven = (packed >> 25 & 1) != 0;
   parts.once = (packed >> 26 & 1) != 0;
   parts.accumulate = (packed >> 27 & 1) != 0;
+  parts.tree = (packed >> 28 & 1) != 0;
   parts.root = static_cast<int64_t>(packed >> 32 & 0xffff);
   parts.tensors = static_cast<int64_t>(packed >> 48);
   return parts;
@@ -81,6 +82,7 @@ std::string describe(uint64_t packed, int64_t count) {
   if (call.kind == Kind::all_reduce && !call.in_place) text += ", out of place";
   if (call.once) text += ", into one memory";
   if (call.accumulate) text += ", accumulating";
+  if (call.tree) text += ", in a tree";
   if (has_root(call.kind)) text += fmt::format(", root {}", call.root);
   if (is_message(call.kind)) text += fmt::format(", {} {}", call.kind == Kind::send ? "to" : "from", call.root);
   return text + ")";

@@ -90,7 +90,8 @@ struct Call {
 /// An all_reduce or reduce whose result replaces its input: ranks then write into each other's buffers.
 bool in_place(const Call& call);
 /// What must be equal on all ranks, packed: kind, operator, dtype, root, number of tensors, whether blocks are unequal,
-/// whether an all_reduce is in place, whether outputs are one memory, whether a sum is added to the output.
+/// whether an all_reduce is in place, whether outputs are one memory, whether a sum is added to the output,
+/// whether it is taken in a tree.
 uint64_t pack(const Call& call, int64_t ranks);
 /// The parts of pack().
 struct Unpacked {
@@ -101,6 +102,7 @@ struct Unpacked {
   bool uneven;
   bool once;
   bool accumulate;
+  bool tree;
   int64_t root;
   int64_t tensors;
 };

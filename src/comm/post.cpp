@@ -102,6 +102,9 @@ void Group::check(const Operation& operation) const {
   if (!std::isfinite(how.factor)) refuse(fmt::format("a factor of {}", how.factor));
   if (how.accumulate && (call.kind != Kind::reduce_scatter || how.op != ReduceOp::sum || how.factor != 1))
     refuse("only the plain sum of a reduce_scatter is added to its output");
+  const bool wide = call.dtype == DType::f32 || call.dtype == DType::f64;
+  if (how.tree && (how.op != ReduceOp::sum || how.factor != 1 || how.accumulate || !wide))
+    refuse("only a plain sum in float or double is taken in a tree");
   if (call.once && call.kind != Kind::all_gather) refuse("only an all_gather goes into one memory of all ranks");
   if (call.once && 2 * (operation.in_.tensors() - 1) > table_words)
     refuse(fmt::format("{} tensors; at most {} go into one memory in a call", operation.in_.tensors(),

@@ -22,6 +22,7 @@ enum class Precision { bf16, fp16, fp32, fp64 };
 using describe::Recompute;
 enum class ActivationOffload { none, host, disk };
 enum class LrScheduleName { cosine, linear, sqrt, wsd, inverse_sqrt, constant };
+enum class Reproducible { layout, any_workers };
 enum class Shard { none, optimizer, gradients, parameters };
 enum class CommBackend { automatic, shm };
 enum class CommCheck { calls, shapes, all };
@@ -31,6 +32,7 @@ struct RunConfig {
   int64_t seed = 0;
   Device device = Device::cpu;
   double time_limit_minutes = 0;  ///< 0: none
+  Reproducible reproducible = Reproducible::layout;
 };
 
 /// The resolved shape: the preset's numbers with explicit keys on top. `preset` says only where it started.
@@ -115,6 +117,7 @@ struct ParallelConfig {
   int64_t prefetch = 1;
   bool reshard_after_forward = true;
   bool reduce_every_micro_batch = true;
+  int64_t check_replicas = 100;  ///< steps; 0: never
   int64_t tensor = 1;
   int64_t context = 1;
   int64_t pipeline = 1;
@@ -240,6 +243,7 @@ std::string_view name_of(Precision value);
 std::string_view name_of(Recompute value);
 std::string_view name_of(ActivationOffload value);
 std::string_view name_of(LrScheduleName value);
+std::string_view name_of(Reproducible value);
 std::string_view name_of(Shard value);
 std::string_view name_of(CommBackend value);
 

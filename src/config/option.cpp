@@ -139,6 +139,7 @@ std::string_view name_of(ActivationOffload value) {
   return EnumNames<ActivationOffload>::values[static_cast<size_t>(value)];
 }
 std::string_view name_of(LrScheduleName value) { return EnumNames<LrScheduleName>::values[static_cast<size_t>(value)]; }
+std::string_view name_of(Reproducible value) { return EnumNames<Reproducible>::values[static_cast<size_t>(value)]; }
 std::string_view name_of(Shard value) { return EnumNames<Shard>::values[static_cast<size_t>(value)]; }
 std::string_view name_of(CommBackend value) { return EnumNames<CommBackend>::values[static_cast<size_t>(value)]; }
 

@@ -45,6 +45,10 @@ struct EnumNames<LrScheduleName> {
                                                              "wsd",    "inverse_sqrt", "constant"};
 };
 template <>
+struct EnumNames<Reproducible> {
+  static constexpr std::array<std::string_view, 2> values = {"layout", "any_workers"};
+};
+template <>
 struct EnumNames<Shard> {
   static constexpr std::array<std::string_view, 4> values = {"none", "optimizer", "gradients", "parameters"};
 };

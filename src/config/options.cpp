@@ -33,6 +33,12 @@ void add_run(std::vector<Option>& table) {
              "checkpoint saved, and the program ends with exit code 5. 0: no limit.")
           .at_least(0)
           .changeable());
+  table.push_back(Option(
+      "run.reproducible", at(&Config::run, &RunConfig::reproducible),
+      "What gives the same weights to the last bit. layout: the same number of workers and threads. any_workers: "
+      "any number of workers that is a power of two, at any level of parallel.shard, since gradients of "
+      "micro-batches are summed in one tree whoever computes them. It costs speed: one thread a worker, and "
+      "for each doubling of the micro-batches of a worker another copy of its gradients."));
 }
 
 /// " mine: what its author says." for each architecture that this program adds.
@@ -408,6 +414,13 @@ void add_parallel(std::vector<Option>& table) {
       Option("parallel.reduce_every_micro_batch", at(&Config::parallel, &ParallelConfig::reduce_every_micro_batch),
              "With shard = \"gradients\" or \"parameters\": gradients are exchanged after each micro-batch, and a "
              "rank keeps its shard alone. false: they are kept whole and exchanged once a step.")
+          .changeable());
+  table.push_back(
+      Option("parallel.check_replicas", at(&Config::parallel, &ParallelConfig::check_replicas),
+             "Steps between comparisons of what ranks have to hold alike (weights and moments, by hashes): a "
+             "difference ends the run, names the parameter and the rank, and nothing of it is saved. 0: "
+             "never.")
+          .at_least(0)
           .changeable());
   const auto axis = [&](std::string key, int64_t ParallelConfig::*member, std::string help, std::string why) {
     table.push_back(Option("parallel." + key, at(&Config::parallel, member), std::move(help))

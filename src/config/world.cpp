@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <bit>
+
 #include "base/error.h"
 #include "config/config.h"
 #include "describe/divisors.h"
@@ -34,6 +36,29 @@ void resolve_shard_size(ParallelConfig& parallel) {
   throw_input("parallel.shard_size = {}: {} data ranks cannot be divided into copies of {}; {} works",
               parallel.shard_size, parallel.data, parallel.shard_size,
               describe::either(describe::nearest_divisors(parallel.data, parallel.shard_size)));
+}
+
+// One tree over all micro-batches: each worker's are a subtree.
+void refuse_unless_a_tree(const Config& config, int64_t ranks) {
+  if (config.run.reproducible != Reproducible::any_workers) return;
+  std::vector<std::string> faults;
+  const auto check = [&](const std::string& what, int64_t value) {
+    if (std::has_single_bit(static_cast<uint64_t>(value))) return;
+    const auto below = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(value)));
+    faults.push_back(
+        fmt::format("run.reproducible = \"any_workers\" sums in pairs, and {} {} is not a power of two; {} "
+                    "or {} are",
+                    value, what, below, 2 * below));
+  };
+  const int64_t micro_batches = config.train.global_batch_size / config.train.micro_batch_size;
+  check("data ranks", ranks);
+  check("micro-batches a step (train.global_batch_size / train.micro_batch_size)", micro_batches);
+  if (faults.empty()) check("data ranks that divide a copy (parallel.shard_size)", config.parallel.shard_size);
+  if (config.batch_ramp.start > 0)
+    faults.emplace_back(
+        "run.reproducible = \"any_workers\" needs the same number of micro-batches at each step, and batch_ramp.start "
+        "makes it grow; batch_ramp.start = 0 goes with it");
+  if (!faults.empty()) throw InputError(faults);
 }
 
 // Every size on the way up has to be cut into micro-batches on every rank, as the last one has.
@@ -78,6 +103,7 @@ int64_t resolve_world(Config& config, int64_t world) {
     throw InputError(message);
   }
   refuse_uneven_ramp(resolved.batch_ramp, micro, ranks);
+  refuse_unless_a_tree(resolved, ranks);
   config = std::move(resolved);
   return config.train.global_batch_size / (micro * ranks);
 }

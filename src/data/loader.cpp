@@ -58,12 +58,10 @@ class Reader {
 
   std::vector<Batch> read_step(uint64_t position) {
     const int64_t accumulation = accumulation_at(options_, position);
-    const int64_t block = options_.micro_batch_size * accumulation;
-    uint64_t next = position + static_cast<uint64_t>(options_.data_rank * block);
     std::vector<Batch> batches(static_cast<size_t>(accumulation));
-    for (Batch& batch : batches) {
-      fill(batch, next);
-      next += static_cast<uint64_t>(options_.micro_batch_size);
+    for (int64_t i = 0; i < accumulation; ++i) {
+      const int64_t place = options_.place ? options_.place(i, accumulation) : options_.data_rank * accumulation + i;
+      fill(batches[static_cast<size_t>(i)], position + static_cast<uint64_t>(place * options_.micro_batch_size));
     }
     return batches;
   }

@@ -7,9 +7,9 @@
 // Order: global position p is sample Permutation(derive(key, p / n), n)(p % n), with the key from (seed, "data order"):
 // an order without a table, the same for any number of ranks. A step at position p takes the samples p .. p + G - 1,
 // where G = micro_batch_size x accumulation x data_ranks, which may grow with p; data rank r takes the contiguous block
-// r of them, cut into micro-batches in order. One number, p, is therefore the whole state, and any number of ranks can
-// resume from it: each sample is seen exactly once an epoch. A set with fewer than G samples works: a step then spans
-// epochs.
+// r of them, cut into micro-batches in order, unless LoaderOptions::place says otherwise. One number, p, is therefore
+// the whole state, and any number of ranks can resume from it: each sample is seen exactly once an epoch. A set with
+// fewer than G samples works: a step then spans epochs.
 //
 // A thread prepares one step ahead. A failure there is thrown by the next next_step().
 // Thread safety: one caller at a time.
@@ -35,6 +35,9 @@ struct LoaderOptions {
   int64_t accumulation = 1;      ///< batches a step
   /// Batches of the step that begins at a position, where they differ; empty: `accumulation`.
   std::function<int64_t(uint64_t)> accumulation_at = {};
+  /// (batch, batches) -> which of the step's micro-batches over all ranks this rank's `batch` of `batches` is; empty:
+  /// data_rank * batches + batch.
+  std::function<int64_t(int64_t, int64_t)> place = {};
   bool mask_document_starts = false;  ///< the first token of a document is no label
   int64_t data_rank = 0;
   int64_t data_ranks = 1;

@@ -57,6 +57,11 @@ struct Rows {
   bool operator==(const Rows&) const = default;
 };
 
+/// The rows of `rows` that rank `rank` of `ranks` holds where ranks divide a tensor: as even as they go.
+inline Rows rows_of_rank(int64_t rows, int64_t rank, int64_t ranks) {
+  return {rows * rank / ranks, rows * (rank + 1) / ranks};
+}
+
 class Parameter;
 
 /// Who gives parameters memory, and has to know when it is needed.

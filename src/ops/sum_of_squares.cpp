@@ -34,4 +34,23 @@ double sum_of_squares(const at::Tensor& values) {
   return total;
 }
 
+at::Tensor sums_of_squares_of_rows(const at::Tensor& values) {
+  const int64_t rows = values.size(0), length = rows == 0 ? 0 : values.numel() / rows;
+  if (!on_cpu(values)) return values.to(at::kDouble).square().reshape({rows, length}).sum(1).cpu();
+  const at::Tensor sums = at::empty({rows}, at::kDouble);
+  auto* to = sums.mutable_data_ptr<double>();
+  dispatch(values.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::is_same_v<T, Compute<T>>) {
+      const T* from = data<T>(values);
+      parallel_rows(rows, length, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) to[row] = kernels<T>().sum_of_squares(length, from + row * length);
+      });
+    } else {
+      throw_internal("sums_of_squares_of_rows takes float or double");
+    }
+  });
+  return sums;
+}
+
 }  // namespace trireme::ops

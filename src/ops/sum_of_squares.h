@@ -8,4 +8,7 @@ namespace trireme::ops {
 /// `values` contiguous, float or double. A NaN or an infinity in it shows in the result.
 double sum_of_squares(const at::Tensor& values);
 
+/// Of each row of dimension 0: [rows] in double. A row's sum depends on its own values and length alone.
+at::Tensor sums_of_squares_of_rows(const at::Tensor& values);
+
 }  // namespace trireme::ops

@@ -4,16 +4,46 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "ops/sum_of_squares.h"
 
 namespace trireme::optim {
 
-GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, comm::Communicator& shards, double loss_scale) {
-  const at::Tensor squares = at::zeros({static_cast<int64_t>(parameters.size())}, at::kDouble);
-  auto* of = squares.mutable_data_ptr<double>();
-  for (size_t i = 0; i < parameters.size(); ++i) of[i] = ops::sum_of_squares(parameters[i]->gradient());
-  shards.all_reduce(squares);
+namespace {
+
+// Of each parameter: what this rank holds, then over the ranks.
+std::vector<double> squares_by_shards(std::span<nn::Parameter* const> parameters, comm::Communicator& shards) {
+  std::vector<double> squares;
+  for (const nn::Parameter* parameter : parameters) squares.push_back(ops::sum_of_squares(parameter->gradient()));
+  shards.all_reduce(at::from_blob(squares.data(), {static_cast<int64_t>(squares.size())}, at::kDouble));
+  return squares;
+}
+
+std::vector<double> squares_by_rows(std::span<nn::Parameter* const> parameters, comm::Communicator& shards) {
+  std::vector<at::Tensor> mine, all;
+  std::vector<int64_t> rows;
+  for (const nn::Parameter* parameter : parameters) {
+    mine.push_back(ops::sums_of_squares_of_rows(parameter->gradient()));
+    all.push_back(at::empty({parameter->shape()[0]}, at::kDouble));
+    for (int64_t r = 0; r < shards.size(); ++r)
+      rows.push_back(nn::rows_of_rank(parameter->shape()[0], r, shards.size()).size());
+  }
+  shards.all_gather_v(all, mine, rows);
+  std::vector<double> squares;
+  for (const at::Tensor& sums : all) {
+    const auto* row = sums.const_data_ptr<double>();
+    squares.push_back(std::accumulate(row, row + sums.numel(), 0.0));
+  }
+  return squares;
+}
+
+}  // namespace
+
+GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, comm::Communicator& shards, double loss_scale,
+                           bool by_rows) {
+  const std::vector<double> of = by_rows ? squares_by_rows(parameters, shards) : squares_by_shards(parameters, shards);
   GradientNorm norm;
   double sum = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {

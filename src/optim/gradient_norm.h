@@ -21,9 +21,10 @@ struct GradientNorm {
 
 /// L2 norms of the gradients divided by `loss_scale`, which is in them; in double, each summed in an order that depends
 /// on the shape of what a rank holds, and then over the ranks of `shards`, which hold the rest: a collective of theirs.
-/// All ranks get the same bits.
+/// All ranks get the same bits. `by_rows`: each row is summed by itself and rows in their order, so that who holds
+/// which changes no bit; all ranks gather the sums of all rows.
 GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, comm::Communicator& shards,
-                           double loss_scale = 1);
+                           double loss_scale = 1, bool by_rows = false);
 
 /// The factor that brings a norm down to `limit`: min(1, limit / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ has
 /// it. limit 0 does not clip.

@@ -25,7 +25,7 @@ DataParallel::DataParallel(models::Model& model, comm::Communicator& shards, com
   else
     weights_ = make_resident_weights(units_, shards, device);
   const bool at_once = options.level >= Level::gradients && options.reduce_every_micro_batch;
-  gradients_ = std::make_unique<Gradients>(units_, shards, replicas, device, at_once);
+  gradients_ = std::make_unique<Gradients>(units_, shards, replicas, device, GradientOptions{at_once, options.tree});
   for (size_t u = 0; u < units_.size(); ++u) {
     const Unit& unit = units_[u];
     const Weights::Memory& memory = weights_->memory(u);
@@ -75,10 +75,16 @@ at::Tensor DataParallel::gather(const nn::Parameter& parameter, const at::Tensor
   if (shards_.size() == 1) return held;
   std::vector<int64_t> rows;
   for (int64_t r = 0; r < shards_.size(); ++r)
-    rows.push_back(rows_of_rank(parameter.shape()[0], r, shards_.size()).size());
+    rows.push_back(nn::rows_of_rank(parameter.shape()[0], r, shards_.size()).size());
   at::Tensor whole = at::empty(parameter.shape(), held.options());
   shards_.all_gather_v(whole, held, rows);
   return whole;
+}
+
+int64_t DataParallel::micro_batch_index(int64_t batch, int64_t batches) const {
+  const bool ranks_first = options_.level >= Level::gradients && options_.reduce_every_micro_batch;
+  if (ranks_first) return (replicas_.rank() * batches + batch) * shards_.size() + shards_.rank();
+  return (replicas_.rank() * shards_.size() + shards_.rank()) * batches + batch;
 }
 
 void DataParallel::begin_step(int64_t micro_batches) {

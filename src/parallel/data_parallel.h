@@ -39,6 +39,9 @@ struct DataParallelOptions {
   bool reshard_after_forward = true;  ///< parameters: whether blocks are gathered again for backward
   /// gradients, parameters: exchange gradients after each micro-batch. Otherwise they are kept whole until the last.
   bool reduce_every_micro_batch = true;
+  /// Sums go in one tree over the micro-batches of all ranks, so that their number changes no bit. Numbers of ranks and
+  /// of micro-batches are powers of two, and micro_batch_index() says who computes which.
+  bool tree = false;
 };
 
 class DataParallel final : public nn::ParameterOwner {
@@ -78,6 +81,10 @@ class DataParallel final : public nn::ParameterOwner {
   void begin_step(int64_t micro_batches);
   /// Waits for all sums. Throws InternalError that names a parameter whose gradient did not arrive.
   void finish_gradients();
+
+  /// Which of the step's micro-batches over all ranks this rank's `batch` of `batches` is, with options.tree: what is
+  /// summed first lies together.
+  int64_t micro_batch_index(int64_t batch, int64_t batches) const;
 
   Level level() const { return options_.level; }
   /// The ranks that hold the other shares of what this one holds, and those that hold the same.

@@ -1,10 +1,13 @@
 #include "parallel/gradients.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
+#include "memory/purpose.h"
 #include "ops/dispatch.h"
 
 namespace trireme::parallel {
@@ -16,8 +19,8 @@ constexpr int64_t kBlockBuffers = 2;
 }  // namespace
 
 Gradients::Gradients(std::span<const Unit> units, comm::Communicator& shards, comm::Communicator& replicas,
-                     at::Device device, bool at_once)
-    : shards_(shards), replicas_(replicas), at_once_(at_once) {
+                     at::Device device, const GradientOptions& options)
+    : shards_(shards), replicas_(replicas), at_once_(options.at_once), tree_(options.tree) {
   const auto purpose = memory::Purpose::gradients;
   // Either axis may be the one that reads this memory, and an arena serves both.
   comm::Communicator& ranks = shards.size() > 1 ? shards : replicas;
@@ -25,7 +28,7 @@ Gradients::Gradients(std::span<const Unit> units, comm::Communicator& shards, co
     const at::ScalarType dtype = ops::compute_type(unit.parameters.front()->dtype());
     State& state = states_.emplace_back();
     state.unit = &unit;
-    if (at_once) {
+    if (at_once_) {
       state.sums =
           SharedTensor(ranks, "gradients/" + unit.name, unit.held, dtype, device, purpose, comm::Sharing::each);
       state.shards = unit.shards(state.sums.tensor());
@@ -36,7 +39,7 @@ Gradients::Gradients(std::span<const Unit> units, comm::Communicator& shards, co
       state.shards = unit.own_rows(state.received);
     }
   }
-  if (!at_once) return;
+  if (!at_once_) return;
   // The largest of the units that share a buffer.
   std::vector<int64_t> elements;
   std::vector<int64_t> of_turn(kBlockBuffers, -1);
@@ -63,7 +66,8 @@ void Gradients::begin_step(int64_t micro_batches) {
   micro_batches_ = micro_batches;
   for (State& state : states_) {
     state.first = true;
-    state.rounds_left = at_once_ ? micro_batches : 1;
+    state.rounds_left = at_once_ || tree_ ? micro_batches : 1;
+    state.summed = 0;
     state.has_buffer = !at_once_;
     state.reduce = state.replicate = {};
     expect(state);
@@ -73,7 +77,8 @@ void Gradients::begin_step(int64_t micro_batches) {
 void Gradients::expect(State& state) {
   state.incomplete = static_cast<int64_t>(state.unit->parameters.size());
   for (nn::Parameter* parameter : state.unit->parameters)
-    parameter->expect_gradients(at_once_ ? 1 : micro_batches_, [this, &state](nn::Parameter&) { on_complete(state); });
+    parameter->expect_gradients(at_once_ || tree_ ? 1 : micro_batches_,
+                                [this, &state](nn::Parameter&) { on_complete(state); });
 }
 
 void Gradients::before_contribution(size_t index) {
@@ -89,16 +94,20 @@ void Gradients::before_contribution(size_t index) {
 
 void Gradients::on_complete(State& state) {
   if (--state.incomplete > 0) return;
-  exchange(state);
+  if (tree_ && !at_once_) count(state, state.whole.tensor());
+  if (at_once_ || state.rounds_left == 1) exchange(state);
   if (--state.rounds_left > 0) expect(state);
   (shards_.size() > 1 ? shards_ : replicas_).progress();
 }
 
 void Gradients::exchange(State& state) {
   const bool last = state.rounds_left == 1;
+  comm::Reduction how = state.first || tree_ ? comm::Reduction() : comm::Reduction::accumulating();
+  how.tree = tree_;
+  count_reduced(state);
   if (at_once_ || shards_.size() > 1)
-    state.reduce = shards_.reduce_scatter_v_async(state.shards, state.received, state.unit->rank_rows,
-                                                  state.first ? comm::Reduction() : comm::Reduction::accumulating());
+    state.reduce = shards_.reduce_scatter_v_async(state.shards, state.received, state.unit->rank_rows, how);
+  state.uncounted = tree_ && at_once_;
   if (at_once_) {
     buffers_[state.buffer].in_use = state.reduce;
     state.has_buffer = false;
@@ -109,19 +118,43 @@ void Gradients::exchange(State& state) {
   sum_over_replicas(false);
 }
 
+// The sum of one more micro-batch: in place of it, that of as many as are complete. Afterwards `sum` may be written
+// again unless it was the last.
+void Gradients::count(State& state, const at::Tensor& sum) {
+  const at::NoGradGuard no_grad;
+  const memory::PurposeScope scope(memory::Purpose::gradients);
+  at::Tensor total = sum;
+  size_t level = 0;
+  for (int64_t before = state.summed++; (before & 1) != 0; before >>= 1) total.add_(state.waiting[level++]);
+  if (state.summed == micro_batches_) return;
+  if (state.waiting.size() <= level) state.waiting.resize(level + 1);
+  if (!state.waiting[level].defined()) state.waiting[level] = at::empty_like(sum);
+  state.waiting[level].copy_(total);
+}
+
+// A shard that has been reduced and not counted: before its memory is used again, and before it goes to the replicas.
+void Gradients::count_reduced(State& state) {
+  if (!std::exchange(state.uncounted, false)) return;
+  state.reduce.wait();
+  count(state, state.sums.tensor());
+}
+
 // The sums of a unit follow its exchange, in the order of the exchanges: the same on all replicas.
 void Gradients::sum_over_replicas(bool wait) {
   while (!reducing_.empty()) {
     State& state = *reducing_.front();
     if (!wait && !state.reduce.done()) return;
     state.reduce.wait();
+    count_reduced(state);
+    comm::Reduction how;
+    how.tree = tree_;
     // Whole buffers in one piece: gaps between the parameters are zeros.
     if (at_once_)
-      state.replicate = replicas_.all_reduce_async(state.sums.tensor());
+      state.replicate = replicas_.all_reduce_async(state.sums.tensor(), how);
     else if (shards_.size() == 1)
-      state.replicate = replicas_.all_reduce_async(state.whole.tensor());
+      state.replicate = replicas_.all_reduce_async(state.whole.tensor(), how);
     else
-      state.replicate = replicas_.all_reduce_async(state.shards);
+      state.replicate = replicas_.all_reduce_async(state.shards, how);
     reducing_.pop_front();
   }
 }

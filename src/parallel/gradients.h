@@ -3,6 +3,9 @@
 // Two ways. Kept: the whole gradient of each unit has memory of its own, contributions of all micro-batches are added
 // there, and one exchange follows the last (each rank's rows become the sum in place). Reduced at once: units take
 // turns in a few buffers, and after each micro-batch the rows of each rank are added to the shard that it keeps.
+//
+// Either may sum in one tree over all micro-batches of the step, whichever rank computes them (GradientOptions::tree).
+// The sums of a rank's own micro-batches then wait for their neighbours of equal size, as in a binary counter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,11 +20,16 @@
 
 namespace trireme::parallel {
 
+struct GradientOptions {
+  bool at_once = false;  ///< the second way
+  bool tree = false;     ///< micro-batches and ranks are powers of two then
+};
+
 class Gradients {
  public:
-  /// `at_once`: the second way. `replicas`: the ranks that hold the same shards, over which they are summed at the end.
+  /// `replicas`: the ranks that hold the same shards, over which they are summed at the end.
   Gradients(std::span<const Unit> units, comm::Communicator& shards, comm::Communicator& replicas, at::Device device,
-            bool at_once);
+            const GradientOptions& options);
 
   /// The rows that this rank holds of each parameter of unit `index`: the sum over all ranks, after finish().
   const std::vector<at::Tensor>& shards(size_t index) const { return states_[index].shards; }
@@ -50,16 +58,22 @@ class Gradients {
     bool first = true;        // no exchange of this step has been
     bool has_buffer = false;
     comm::Work reduce, replicate;
+    // With a tree: sums of 2^k micro-batches that wait for their neighbours, and how many micro-batches have come.
+    std::vector<at::Tensor> waiting;
+    int64_t summed = 0;
+    bool uncounted = false;  // a reduced shard is still to be added to them
   };
 
   void expect(State& state);
   void on_complete(State& state);
   void exchange(State& state);
+  void count(State& state, const at::Tensor& sum);
+  void count_reduced(State& state);
   void sum_over_replicas(bool wait);
 
   comm::Communicator& shards_;
   comm::Communicator& replicas_;
-  bool at_once_;
+  bool at_once_, tree_;
   int64_t micro_batches_ = 1;
   std::vector<Buffer> buffers_;
   std::deque<State> states_;

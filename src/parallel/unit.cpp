@@ -35,7 +35,7 @@ Unit::Unit(const nn::Unit& unit, int64_t rank, int64_t ranks)
   for (const nn::Parameter* parameter : parameters) {
     at.push_back(all.add(parameter->elements()));
     for (int64_t r = 0; r < ranks; ++r) {
-      const nn::Rows theirs = rows_of_rank(parameter->shape()[0], r, ranks);
+      const nn::Rows theirs = nn::rows_of_rank(parameter->shape()[0], r, ranks);
       rank_rows.push_back(theirs.size());
       const int64_t start = parts[static_cast<size_t>(r)].add(theirs.size() * parameter->row_elements());
       if (r != rank) continue;

@@ -19,11 +19,6 @@
 
 namespace trireme::parallel {
 
-/// The rows of `rows` that rank `rank` of `ranks` holds.
-inline nn::Rows rows_of_rank(int64_t rows, int64_t rank, int64_t ranks) {
-  return {rows * rank / ranks, rows * (rank + 1) / ranks};
-}
-
 /// Tensors one after another in one memory, each from a cache line of its own on.
 class Packing {
  public:

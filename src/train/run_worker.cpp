@@ -26,6 +26,7 @@
 #include "train/first_use.h"
 #include "train/inference.h"
 #include "train/profiler.h"
+#include "train/replica_check.h"
 #include "train/reporter.h"
 #include "train/session.h"
 #include "train/step.h"
@@ -142,6 +143,7 @@ class Run {
       reporter_.step(result);
       profiler_->end_step(result.tokens);
       check_skipped(result);
+      if (due(s_.config.parallel.check_replicas)) check_replicas();
       // The checkpoint does not wait for the evaluation, which a stop or a crash may cut short.
       if (checkpoint_due(result)) save();
       if (result.stop && s_.progress.step < last_step_) return obey_stop();
@@ -208,6 +210,19 @@ class Run {
     if (s_.first_rank()) resilience::remove_stop_file(s_.config.run.dir);
     set_phase(context_, Phase::done);
     return ExitCode::stopped;
+  }
+
+  // Before a checkpoint, so that one is of weights that all ranks agree on where both are due.
+  void check_replicas() {
+    const std::string difference = find_differing_replica(s_);
+    if (difference.empty()) return;
+    const std::optional<checkpoint::Entry> newest = store_.newest();
+    throw AgreedError(
+        ExitCode::worker_failed,
+        fmt::format("{}. A fault of memory or of a processor, or of this program; the run would resume from {} "
+                    "(parallel.check_replicas = {})",
+                    difference, newest ? newest->folder.string() : "its beginning, since it has no checkpoint",
+                    s_.config.parallel.check_replicas));
   }
 
   void check_skipped(const StepResult& result) {
@@ -321,7 +336,11 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
   std::signal(SIGXFSZ, SIG_IGN);
   if (!context.thread_note.empty()) log::info("{}", context.thread_note);
   if (config.memory.caching_allocator) memory::install_caching_allocator();
-  at::set_num_threads(context.threads);
+  // Matrix products of other numbers of threads differ in the last bit.
+  const bool one_thread = config.run.reproducible == config::Reproducible::any_workers;
+  if (one_thread && context.threads > 1 && environment.rank == 0)
+    log::info("one thread a worker computes, not {}: run.reproducible = \"any_workers\"", context.threads);
+  at::set_num_threads(one_thread ? 1 : context.threads);
   const int64_t accumulation = config::resolve_world(config, environment.world_size);
 
   std::shared_ptr<comm::Communicator> world;

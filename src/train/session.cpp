@@ -14,12 +14,14 @@ std::string in_config(const config::NamedPath& set) {
                           : fmt::format("{} of eval.sets", config::to_text(set));
 }
 
-parallel::DataParallelOptions data_parallel_options(const config::ParallelConfig& parallel) {
+parallel::DataParallelOptions data_parallel_options(const config::Config& config) {
+  const config::ParallelConfig& parallel = config.parallel;
   static_assert(static_cast<int>(parallel::Level::parameters) == static_cast<int>(config::Shard::parameters));
   return {.level = static_cast<parallel::Level>(parallel.shard),
           .prefetch = parallel.prefetch,
           .reshard_after_forward = parallel.reshard_after_forward,
-          .reduce_every_micro_batch = parallel.reduce_every_micro_batch};
+          .reduce_every_micro_batch = parallel.reduce_every_micro_batch,
+          .tree = config.run.reproducible == config::Reproducible::any_workers};
 }
 
 // Opens all data. Everything wrong with it, and between it and the model, at once.
@@ -122,7 +124,7 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
   open_data(s);
   s.model = models::make_model(config.model, activation_type(config.train.precision));
   s.data_parallel = std::make_unique<parallel::DataParallel>(*s.model, s.mesh->axis("shard"), s.mesh->axis("replicate"),
-                                                             s.device, data_parallel_options(config.parallel));
+                                                             s.device, data_parallel_options(config));
   s.optimizer = std::make_unique<optim::Adamw>(s.model->parameters(), config.optimizer);
   if (config.train.activation_offload == config::ActivationOffload::host)
     s.offload = std::make_shared<nn::ActivationStore>();
@@ -145,6 +147,10 @@ void start_loader(Session& session, const data::LoaderState& state) {
   options.accumulation_at = [config, ranks = data.size()](uint64_t position) {
     return config::batch_size_at(config, static_cast<int64_t>(position)) / (config.train.micro_batch_size * ranks);
   };
+  if (config.run.reproducible == config::Reproducible::any_workers)
+    options.place = [&parallel = *session.data_parallel](int64_t batch, int64_t batches) {
+      return parallel.micro_batch_index(batch, batches);
+    };
   options.mask_document_starts = config.train.mask_document_starts;
   options.data_rank = data.rank();
   options.data_ranks = data.size();

@@ -17,6 +17,18 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+bool for_any_workers(const Session& s) { return s.config.run.reproducible == config::Reproducible::any_workers; }
+
+// Of a micro-batch, or a sum of them.
+struct Losses {
+  double loss = 0, z_loss = 0;
+  Losses& operator+=(const Losses& other) {
+    loss += other.loss;
+    z_loss += other.z_loss;
+    return *this;
+  }
+};
+
 // What all ranks must agree on before the update, in one small sum: the losses, whether a gradient is not finite or the
 // norm a spike, and whether anyone wants to stop.
 struct Verdict {
@@ -62,7 +74,30 @@ void backward(const at::Tensor& loss) {
 
 optim::GradientNorm gradient_norm(const Session& s, double loss_scale) {
   const profile::Scope scope(profile::Kind::section, profile::Phase::optimizer, "gradient norm");
-  return optim::gradient_norm(s.model->parameters(), s.data_parallel->shards(), loss_scale);
+  return optim::gradient_norm(s.optimizer->parameters(), s.data_parallel->shards(), loss_scale, for_any_workers(s));
+}
+
+// Sums over all micro-batches of all ranks. Where the number of ranks may change no bit, they are added one by one in
+// the order of the micro-batches.
+Losses sum_over_micro_batches(const Session& s, const std::vector<Losses>& mine) {
+  Losses sum;
+  if (!for_any_workers(s)) {
+    for (const Losses& each : mine) sum += each;
+    return sum;  // of this rank: agree() sums over ranks
+  }
+  const comm::Communicator& data = s.mesh->data();
+  const auto batches = static_cast<int64_t>(mine.size());
+  const at::Tensor all = at::zeros({batches * data.size(), 2}, at::kDouble);
+  for (int64_t i = 0; i < batches; ++i) {
+    const Losses& each = mine[static_cast<size_t>(i)];
+    const int64_t place = s.data_parallel->micro_batch_index(i, batches);
+    all[place][0] = each.loss;
+    all[place][1] = each.z_loss;
+  }
+  s.mesh->data().all_reduce(all);  // each is 0 on all ranks but one
+  for (int64_t i = 0; i < all.size(0); ++i) sum += {all[i][0].item<double>(), all[i][1].item<double>()};
+  // What agree() sums up again: all of it on one rank.
+  return data.rank() == 0 ? sum : Losses();
 }
 
 void update(Session& s, double learning_rate, double gradient_scale) {
@@ -103,7 +138,7 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
 
   // Forward and backward of each micro-batch; on the last one, gradients are summed over ranks as units complete.
   s.data_parallel->begin_step(static_cast<int64_t>(batches.size()));
-  double loss = 0, z_loss = 0;
+  std::vector<Losses> of_batches;
   for (const data::Batch& batch : batches) {
     const BatchTensors tensors = to_tensors(batch, s.device);
     double z_part = 0;
@@ -112,8 +147,7 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
     result.kept_activation_bytes = std::max(
         result.kept_activation_bytes, memory::of(memory::allocator_statistics().live, memory::Purpose::activations));
     backward(share);
-    loss += (share.item<double>() - z_part) / loss_scale;
-    z_loss += z_part / loss_scale;
+    of_batches.push_back({(share.item<double>() - z_part) / loss_scale, z_part / loss_scale});
   }
   s.data_parallel->finish_gradients();
 
@@ -122,6 +156,7 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   // since ranks that took different ways here would never meet again.
   const optim::GradientNorm norm = gradient_norm(s, loss_scale);
   const auto agreeing = std::chrono::steady_clock::now();
+  const auto [loss, z_loss] = sum_over_micro_batches(s, of_batches);
   const Verdict verdict = agree(
       s.mesh->world(), {loss, z_loss, !norm.not_finite.empty(), s.spike_guard->is_spike(norm.total), wants_to_stop()});
   result.exposed_comm_seconds += s.data_parallel->exposed_seconds() + seconds_since(agreeing);

@@ -8,7 +8,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "comm/reduce_kernels.h"
@@ -104,6 +106,43 @@ TEST(Reduce, EveryInstructionSetGivesTheSameBits) {
         }
       }
     }
+  }
+}
+
+// Sums of 3 to 9 inputs: by recursion in plain code, and such that halves could have been summed elsewhere.
+TEST(Reduce, TreesAddPairsOfNeighbours) {
+  const std::function<float(std::span<const float>)> plain = [&](std::span<const float> v) -> float {
+    if (v.size() == 1) return v[0];
+    const size_t half = std::bit_floor(v.size() - 1);
+    return plain(v.first(half)) + plain(v.subspan(half));
+  };
+  constexpr int64_t count = 1300;  // more than a block
+  for (size_t ranks = 1; ranks <= 9; ++ranks) {
+    std::vector<std::vector<float>> inputs(ranks, std::vector<float>(count));
+    uint64_t state = 7;
+    for (auto& input : inputs) {
+      for (float& value : input) {
+        state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+        value = static_cast<float>(static_cast<int64_t>(state >> 30)) * 1e-9F;
+      }
+    }
+    std::vector<const void*> in;
+    for (const auto& input : inputs) in.push_back(input.data());
+    std::vector<float> expected, in_row(count), tree(count);
+    for (int64_t i = 0; i < count; ++i) {
+      std::vector<float> terms;
+      for (const auto& input : inputs) terms.push_back(input[static_cast<size_t>(i)]);
+      expected.push_back(plain(terms));
+    }
+    void* row = in_row.data();
+    reduce({&row, 1}, in, count, DType::f32, ReduceOp::sum);
+    // In place, into all of them but the first, and into another.
+    std::vector<void*> outputs = {tree.data()};
+    for (size_t r = 1; r < ranks; ++r) outputs.push_back(inputs[r].data());
+    reduce(outputs, in, count, DType::f32, Reduction::in_tree());
+    EXPECT_EQ(tree, expected) << ranks;
+    for (size_t r = 1; r < ranks; ++r) EXPECT_EQ(inputs[r], expected) << ranks;
+    EXPECT_EQ(in_row == tree, ranks <= 3) << "the order would not show with " << ranks;
   }
 }
 

@@ -1,6 +1,8 @@
 """What data ranks divide changes memory, and nothing that is learned: equal bits at every level, checkpoints that go from one to
 another, evaluation, averages and histograms of divided weights, and the arithmetic of memory."""
 
+import json
+
 from harness import SOAK, BAD_INPUT, EndToEnd, main
 from tensorboard.backend.event_processing import event_accumulator
 
@@ -34,6 +36,64 @@ class ShardingTest(EndToEnd):
                     self.assertEqual(run.values("loss"), expected.values("loss"))
                     for (_, a), (_, b) in zip(run.values("grad_norm"), expected.values("grad_norm"), strict=True):
                         self.assertAlmostEqual(a / b, 1, delta=1e-12)
+
+    def test_any_number_of_workers_has_the_same_bits(self):
+        """run.reproducible = "any_workers": bf16, clipped, with z-loss and dropout, at every level and with copies of shards."""
+        settings = {"run.reproducible": "any_workers", "train.global_batch_size": 16, "train.micro_batch_size": 2, "train.precision": "bf16",
+                    "train.clip_grad_norm": 0.3, "train.z_loss": 1e-3, "model.dropout": 0.1, "train.steps": 20, "lr_schedule.steps": 20}
+        expected = self.sharded("any 1", "none", 1, settings)
+        keys = ("loss", "grad_norm", "z_loss")
+        rows = [(level, workers, {}) for level in LEVELS for workers in (1, 2, 4, 8)]
+        rows += [(level, 4, {"parallel.shard_size": 2}) for level in LEVELS[1:]]
+        rows += [("parameters", 2, {"parallel.reduce_every_micro_batch": "false"}), ("parameters", 4, {"train.recompute": "full"})]
+        sample = [("none", 2, {}), ("none", 8, {}), ("optimizer", 4, {}), ("gradients", 2, {}), ("parameters", 4, {}), ("parameters", 1, {}),
+                  ("parameters", 4, {"parallel.shard_size": 2})]
+        for level, workers, more in rows if SOAK else sample:
+            with self.subTest(f"{level}, {workers} workers, {more}"):
+                run = self.sharded(f"any {level} {workers}", level, workers, {**settings, **more})
+                self.assertEqual(self.digest(run), self.digest(expected))
+                self.assertEqual(run.values(*keys), expected.values(*keys))
+        # Without the option the number of workers shows: otherwise equal digests would say nothing.
+        self.assertNotEqual(self.digest(self.sharded("not any", "none", 2, {**settings, "run.reproducible": "layout"})), self.digest(expected))
+        refused = {**BASE, **settings, "train.global_batch_size": 12, "train.micro_batch_size": 1}
+        self.assert_refused(self.train(self.new_run("refused"), 3, refused), "3 data ranks is not a power of two; 2 or 4 are",
+                            "12 micro-batches", "8 or 16 are")
+
+    def test_exchanges_are_as_many_as_the_formulas_say(self):
+        """Of a step, from the flight record: operations on the shard axis and what they move."""
+        layers, workers = 5, 3
+        settings = {"model.layers": layers, "train.micro_batch_size": 1, "train.steps": 4, "comm.flight_recorder": 10000,
+                    "checkpoint.interval": 0, "train.global_batch_size": 6, "train.clip_grad_norm": 1}
+        m, units = 2, layers + 1  # micro-batches; a tied embedding and head are one unit
+        total = 512 * 64 + 64 + layers * (64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 128 + 2 * 64)
+        block = (total - 512 * 64 - 64) // layers
+        rows = []
+        for level, prefetch, more in [("optimizer", 1, {}), ("gradients", 1, {}), ("parameters", 0, {}), ("parameters", 1, {}), ("parameters", 3, {}),
+                                      ("parameters", 1, {"train.recompute": "full"}),
+                                      ("parameters", 1, {"parallel.reduce_every_micro_batch": "false"}),
+                                      ("parameters", 1, {"parallel.reshard_after_forward": "false"})]:
+            kept = layers if "parallel.reshard_after_forward" in more else min(prefetch + 1, layers)
+            gathers = units + (2 * m - 1) * (layers - kept) if level == "parameters" else units
+            gathered = total + (2 * m - 1) * (layers - kept) * block if level == "parameters" else total
+            reduces = units if level == "optimizer" or "parallel.reduce_every_micro_batch" in more else m * units
+            rows.append((level, prefetch, more, gathers, gathered, reduces))
+        for level, prefetch, more, gathers, gathered, reduces in rows:
+            with self.subTest(f"{level}, prefetch {prefetch}, {more}"):
+                ahead = {"parallel.prefetch": prefetch} if level == "parameters" else {}
+                run = self.sharded(f"count {level} {prefetch}", level, workers, {**settings, **ahead, **more})
+                told = json.loads(self.call("inspect", run.folder, "--flight", "--json", "--last", 10000).out)
+                calls = [call for call in told["ranks"][0]["operations"] if call["axis"] == "shard"]
+                # Each step has one sum of squares.
+                ends = [i for i, call in enumerate(calls) if call["operation"] == "all_reduce"]
+                self.assertEqual(len(ends), 4)
+                step = calls[ends[1] + 1 : ends[2]]
+                count = {name: [call for call in step if call["operation"] == name] for name in ("all_gather", "reduce_scatter")}
+                self.assertEqual(len(count["all_gather"]) + len(count["reduce_scatter"]), len(step))
+                self.assertEqual(len(count["all_gather"]), gathers)
+                self.assertEqual(len(count["reduce_scatter"]), reduces)
+                self.assertEqual(sum(call["elements"] for call in count["all_gather"]), gathered)
+                self.assertEqual(sum(call["bytes"] for call in count["all_gather"]), 2 * gathered)
+                self.assertEqual(sum(call["bytes"] for call in count["reduce_scatter"]), 4 * total * reduces // units)
 
     def test_copies_of_shards(self):
         """Sums go over the ranks of a copy first: other bits than in one row, the same numbers."""

@@ -24,6 +24,7 @@
 #include "base/file.h"
 #include "comm/rendezvous.h"
 #include "train/first_use.h"
+#include "train/replica_check.h"
 #include "train/session.h"
 #include "train/step.h"
 
@@ -85,10 +86,13 @@ int run_skip(Session& session) {
   };
   check(!step(session, never).skipped, "the first step is sound");
   const at::Tensor before = state();
-  const nn::Parameter* victim = session.model->parameters().back();
-  const at::Tensor kept = victim->value().clone();
+  // The first row of what computes, which the last rank writes where the ranks share it.
   const bool planted = session.mesh->rank() == session.mesh->size() - 1;
-  if (planted) victim->value().view({-1})[0] = std::numeric_limits<double>::quiet_NaN();
+  std::optional<parallel::DataParallel::Substitution> substitution;
+  std::vector<at::Tensor> spoiled;
+  for (const nn::Parameter* parameter : session.model->parameters()) spoiled.push_back(parameter->master().clone());
+  if (planted) spoiled.back().view({-1})[0] = std::numeric_limits<double>::quiet_NaN();
+  substitution.emplace(*session.data_parallel, spoiled);
   const StepResult skipped = step(session, never);
   check(skipped.skipped, "a step with a NaN is skipped");
   check(!std::isfinite(skipped.grad_norm), "its norm is told");
@@ -96,9 +100,40 @@ int run_skip(Session& session) {
   check(state().equal(before), "a skipped step leaves weights and moments alone");
   check(session.optimizer->updates() == 1, "a skipped step is no update");
   check(session.progress.step == 2, "a skipped step counts as a step");
-  if (planted) victim->value().copy_(kept);
+  substitution.reset();
   check(!step(session, never).skipped, "the step after it is sound");
   check(session.optimizer->updates() == 2 && !state().equal(before), "training goes on");
+  return faults;
+}
+
+// A weight, a moment and a copy that differ on one rank by a bit are found, and told the same on all ranks.
+int run_differing(Session& session) {
+  int faults = 0;
+  const auto check = [&](bool holds, const std::string& what) {
+    if (!holds) std::fprintf(stderr, "rank %d: %s\n", static_cast<int>(session.mesh->rank()), what.c_str());
+    faults += !holds;
+  };
+  static_cast<void>(step(session, [] { return false; }));
+  check(find_differing_replica(session).empty(), "all replicas agree after a step");
+  const size_t index = session.optimizer->parameters().size() / 2;
+  const nn::Parameter& victim = *session.optimizer->parameters()[index];
+  const int64_t odd = session.mesh->size() - 1;
+  const auto with_flipped_bit = [&](const at::Tensor& tensor, const std::string& part) {
+    auto* byte = static_cast<uint8_t*>(tensor.data_ptr()) + tensor.nbytes() / 2;
+    if (session.mesh->rank() == odd) *byte ^= 1;
+    const std::string found = find_differing_replica(session);
+    check(found.find(part + " of " + std::string(victim.name())) != std::string::npos, part + ": " + found);
+    // Of two ranks neither is in the majority.
+    const std::string who =
+        session.data_parallel->replicas().size() == 2 ? "each differ" : fmt::format("rank {} differs", odd);
+    check(found.find(who) != std::string::npos, who + ": " + found);
+    if (session.mesh->rank() == odd) *byte ^= 1;
+    check(find_differing_replica(session).empty(), "and agree again");
+  };
+  with_flipped_bit(victim.master(), "weights");
+  if (victim.copy().defined()) with_flipped_bit(victim.copy(), "copy of the weights that computes");
+  with_flipped_bit(session.optimizer->moments()[index].exp_avg, "first moment");
+  with_flipped_bit(session.optimizer->moments()[index].exp_avg_sq, "second moment");
   return faults;
 }
 
@@ -115,8 +150,9 @@ int run_as_worker(char** argv) {
       make_session(config, accumulation, std::make_shared<comm::Mesh>(world, mesh_sizes(config.parallel)));
   session->data_parallel->initialize(static_cast<uint64_t>(config.run.seed));
   start_loader(*session, {});
-  if (std::string(argv[5]) == "skip") {
-    const int faults = run_skip(*session);
+  const std::string mode = argv[5];
+  if (mode == "skip" || mode == "differing") {
+    const int faults = mode == "skip" ? run_skip(*session) : run_differing(*session);
     world->barrier();
     return faults == 0 ? 0 : 1;
   }
@@ -361,9 +397,20 @@ TEST_F(Layouts, EveryGradientOfTheThirdStep) {
             std::to_string(workers) + " workers, step 3");
 }
 
+TEST_F(Layouts, ABitThatDiffersOnOneReplicaIsFoundAndNamed) {
+  const std::string base = "train.micro_batch_size=1 train.precision=";
+  start(3, base + "bf16", "", "differing");
+  start(2, base + "fp32", "", "differing");
+  start(4, base + "bf16 parallel.shard=optimizer parallel.shard_size=2", "", "differing");
+  start(3, base + "fp32 parallel.shard=parameters parallel.shard_size=1", "", "differing");
+}
+
 TEST_F(Layouts, AStepThatIsNotFiniteIsSkippedEverywhereAndTrainingGoesOn) {
   for (const int workers : {1, 3})
-    start(workers, "train.micro_batch_size=" + std::to_string(12 / workers) + " train.precision=bf16", "", "skip");
+    for (const char* level : {"none", "optimizer", "parameters"})
+      start(workers,
+            fmt::format("train.micro_batch_size={} train.precision=bf16 parallel.shard={}", 12 / workers, level), "",
+            "skip");
 }
 
 // The measure can fail: another batch has other gradients.
