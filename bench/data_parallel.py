@@ -216,7 +216,7 @@ def summary_of(levels, single, peers, tokens_per_step):
 
 
 def pin(workers):
-    """To as many processors as workers: a rank then has one thread, and the single worker as many as there are ranks."""
+    """To as many processors as workers: a rank has one thread, and the single worker as many as there are ranks."""
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < workers:
         print(f"{workers} workers share {len(cpus)} processors: what is measured is how they wait for each other")

@@ -1,5 +1,7 @@
 #include "base/text.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -25,6 +27,10 @@ NamedNumber to_named_number(std::string_view text) {
   const size_t equals = text.find('=');
   if (equals == std::string_view::npos) return {text, {}};
   return {text.substr(0, equals), to_number(text.substr(equals + 1))};
+}
+
+bool matches(const std::string& pattern, const std::string& text) {
+  return ::fnmatch(pattern.c_str(), text.c_str(), FNM_NOESCAPE) == 0;
 }
 
 }  // namespace trireme

@@ -59,6 +59,7 @@ struct TrainConfig {
   int64_t micro_batch_size = 8;    ///< sequences a worker handles at once
   int64_t global_batch_size = -1;  ///< sequences a step, all workers; -1 until resolve_world: micro x data ranks
   Precision precision = Precision::bf16;
+  std::vector<std::string> frozen;  ///< patterns of names
   std::string gradient_dtype = "fp32";
   double clip_grad_norm = 1.0;  ///< 0: no clipping
   Recompute recompute = Recompute::none;
@@ -122,7 +123,7 @@ struct ParallelConfig {
   int64_t context = 1;
   int64_t pipeline = 1;
   int64_t expert = 1;
-  std::vector<std::string> order = {"pipeline", "data", "expert", "context", "tensor"};  ///< outermost axis first
+  std::vector<std::string> order = {"default"};  ///< a name, or all axes with the innermost first
   std::string schedule = "1f1b";
   int64_t virtual_stages = 1;
 

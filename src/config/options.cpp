@@ -236,6 +236,10 @@ void add_train(std::vector<Option>& table) {
              "the optimizer in fp32, and fp16 scales the loss ([loss_scale]); fp32 and fp64 use one type "
              "for everything.")
           .refuses("fp8", "bf16, fp16, fp32 and fp64 work"));
+  table.push_back(Option("train.frozen", at(&Config::train, &TrainConfig::frozen),
+                         "Weights that stay as they are, and have no gradient and no moments: patterns of their names "
+                         "with * for any characters, as [\"embed.weight\", \"blocks.0.*\"]; `trireme inspect RUN "
+                         "--tensors` lists the names."));
   table.push_back(Option("train.gradient_dtype", at(&Config::train, &TrainConfig::gradient_dtype),
                          "Element type in which gradients are accumulated and reduced; a run in fp64 uses fp64.")
                       .one_of({"fp32"})
@@ -434,8 +438,9 @@ void add_parallel(std::vector<Option>& table) {
        "pipeline parallelism is not built yet");
   axis("expert", &ParallelConfig::expert, "Workers that divide the experts.", "mixtures of experts are not built yet");
   table.push_back(Option("parallel.order", at(&Config::parallel, &ParallelConfig::order),
-                         "How ranks are numbered over the axes, outermost first: neighbours share the last axis.")
-                      .only_default("with the data axis alone, another order changes nothing")
+                         "How ranks are numbered over the axes: [\"default\"] (tensor, context, pipeline, shard, "
+                         "replicate, expert), [\"megatron\"] (tensor, context, expert, shard, replicate, pipeline), or "
+                         "all six, innermost first: neighbours differ in the first axis that is larger than 1.")
                       .changeable());
   table.push_back(Option("parallel.schedule", at(&Config::parallel, &ParallelConfig::schedule),
                          "Order of forward and backward passes in a pipeline.")

@@ -1,6 +1,7 @@
 #include "config/validate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -68,6 +69,16 @@ void check_parallel(const Config& config, Checks& checks) {
                  "parallel.shard_size = {} divides nothing with parallel.shard = \"none\"; \"optimizer\", "
                  "\"gradients\" and \"parameters\" divide something",
                  parallel.shard_size);
+  std::vector<std::string> axes = parallel.order;
+  std::sort(axes.begin(), axes.end());
+  const bool named = axes.size() == 1 && (axes[0] == "default" || axes[0] == "megatron");
+  checks.require(
+      named || axes == std::vector<std::string>{"context", "expert", "pipeline", "replicate", "shard", "tensor"},
+      {"parallel.order"},
+      "parallel.order = [{}]: \"default\" and \"megatron\" work, or each of tensor, context, pipeline, shard, "
+      "replicate "
+      "and expert once, innermost first",
+      fmt::join(parallel.order, ", "));
   const bool gathers = parallel.shard == Shard::parameters;
   checks.require(gathers || parallel.prefetch == standard.prefetch, {"parallel.shard", "parallel.prefetch"},
                  "parallel.prefetch = {} gathers ahead, and with parallel.shard = \"{}\" all weights are there; "

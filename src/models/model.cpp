@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/text.h"
 #include "describe/architecture.h"
 #include "describe/kept_activations.h"
 #include "models/gpt.h"
@@ -24,6 +25,39 @@ std::vector<nn::Parameter*> Model::parameters() const {
   std::vector<nn::Parameter*> result;
   for (const nn::Unit& unit : units_) result.insert(result.end(), unit.parameters.begin(), unit.parameters.end());
   return result;
+}
+
+std::vector<nn::Parameter*> Model::trainable_parameters() const {
+  std::vector<nn::Parameter*> result = parameters();
+  std::erase_if(result, [](const nn::Parameter* parameter) { return !parameter->trainable(); });
+  return result;
+}
+
+void Model::freeze(const std::vector<std::string>& patterns) {
+  std::vector<std::string> faults;
+  for (const std::string& pattern : patterns) {
+    bool any = false;
+    for (const nn::Parameter* parameter : parameters())
+      for (const nn::LogicalTensor& part : parameter->parts()) any = any || matches(pattern, part.name);
+    if (!any)
+      faults.push_back(fmt::format("train.frozen: \"{}\" matches no weight; some are {} and {}", pattern,
+                                   parameters().front()->parts()[0].name, parameters().back()->parts()[0].name));
+  }
+  for (nn::Parameter* parameter : parameters()) {
+    std::vector<std::string> frozen, free;
+    for (const nn::LogicalTensor& part : parameter->parts()) {
+      const bool any = std::any_of(patterns.begin(), patterns.end(),
+                                   [&](const std::string& pattern) { return matches(pattern, part.name); });
+      (any ? frozen : free).push_back(part.name);
+    }
+    if (!frozen.empty() && !free.empty())
+      faults.push_back(fmt::format("train.frozen has {} but not {}: they are one matrix here, and freeze together",
+                                   fmt::join(frozen, ", "), fmt::join(free, ", ")));
+    if (!frozen.empty()) parameter->freeze();
+  }
+  if (faults.empty() && trainable_parameters().empty())
+    faults.emplace_back("train.frozen leaves nothing to train; list fewer weights");
+  if (!faults.empty()) throw InputError(faults);
 }
 
 nn::Parameter* Model::add_parameter(std::vector<nn::LogicalTensor> parts, int64_t uses) {

@@ -62,6 +62,12 @@ class Model {
   const std::vector<nn::Unit>& units() const { return units_; }
   /// All parameters, in the order of units().
   std::vector<nn::Parameter*> parameters() const;
+  /// Those that are not frozen, in the same order.
+  std::vector<nn::Parameter*> trainable_parameters() const;
+  /// Freezes what the patterns match, with * for any characters, before any has memory. Throws InputError with all
+  /// faults: a pattern that matches nothing, a part of a stacked tensor (q, k, v; gate, up) without the others, and
+  /// nothing left to train.
+  void freeze(const std::vector<std::string>& patterns);
 
   /// Throws InternalError where units and parameters do not fit together: what is in no unit is never given memory.
   void check_units();

@@ -89,7 +89,9 @@ void Parameter::bind(Memory memory) {
                 "rows [{}, {}) of {}", memory.rows.begin, memory.rows.end, name_);
   check("the value", memory.value, shape_, dtype_);
   check("the master", memory.master, held, statistics);
-  check("the gradient", memory.gradient, held, statistics);
+  TRIREME_CHECK(trainable_ || !(memory.gradient.defined() || memory.received.defined()),
+                "a gradient of {}, which is frozen", name_);
+  if (trainable_) check("the gradient", memory.gradient, held, statistics);
   if (memory.copy.defined()) check("the copy", memory.copy, held, dtype_);
   if (memory.received.defined()) check("the received gradient", memory.received, shape_, statistics);
   value_ = std::move(memory.value);

@@ -117,6 +117,10 @@ class Parameter final : public ops::GradientSink {
   const at::Tensor& copy() const { return copy_; }
   const at::Tensor& gradient() const { return gradient_; }
 
+  /// Its value stays as it is: no gradient is asked for. Before bind(), which then takes none.
+  void freeze() { trainable_ = false; }
+  bool trainable() const { return trainable_; }
+
   /// For operations: the value, and this parameter as the sink when gradients are recorded. Nothing reads a value
   /// without it.
   ops::Weight weight();
@@ -139,6 +143,7 @@ class Parameter final : public ops::GradientSink {
   int64_t uses_;
   at::Tensor value_, master_, copy_, gradient_, received_;
   Rows rows_;
+  bool trainable_ = true;
   ParameterOwner* owner_ = nullptr;
   int64_t expected_ = 0, begun_ = 0, arrived_ = 0;
   std::function<void(Parameter&)> on_complete_;

@@ -73,6 +73,9 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
     items.push_back({"gradients", all * sizes.compute, fmt::format("{} bytes a parameter", sizes.compute)});
   }
   per_parameter("moments", 2 * sizes.compute);
+  if (options.frozen)
+    for (MemoryItem& item : items)
+      if (item.purpose == "gradients" || item.purpose == "moments") item.how += ", less for what is frozen";
   if (options.ema) per_parameter("moving average", sizes.compute);
 }
 
@@ -139,6 +142,7 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                         .seq_len = config.train.seq_len,
                                         .offload = config.train.activation_offload != config::ActivationOffload::none,
                                         .ema = config.train.ema_decay > 0,
+                                        .frozen = !config.train.frozen.empty(),
                                         .shard = config.parallel.shard,
                                         .shard_size = std::max<int64_t>(config.parallel.shard_size, 1),
                                         .prefetch = config.parallel.prefetch,

@@ -30,6 +30,7 @@ struct MemoryOptions {
   int64_t seq_len = 1;
   bool offload = false;  ///< the inputs of blocks wait elsewhere
   bool ema = false;      ///< a moving average of the weights is kept
+  bool frozen = false;   ///< some weights have no gradient and no moments: how many is not known here
 
   // What data ranks divide; see parallel/data_parallel.h.
   config::Shard shard = config::Shard::none;

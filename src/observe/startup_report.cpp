@@ -34,6 +34,11 @@ void add_machine(Page& page, const StartupReport& report) {
   if (report.threads > 0)
     workers += fmt::format(" with {}{}", counted(report.threads, "thread"), report.workers > 1 ? " each" : "");
   page.section("Workers", "{}", workers);
+  for (size_t at = 0; at < report.mesh.size();) {
+    const size_t end = std::min(report.mesh.find('\n', at), report.mesh.size());
+    page.line("  {}", std::string_view(report.mesh).substr(at, end - at));
+    at = end + 1;
+  }
   if (report.matmul_flops_per_second > 0) {
     page.line("matrix products in {}: {}FLOP/s{}{}", config::name_of(report.config.train.precision),
               short_number(report.matmul_flops_per_second),

@@ -34,6 +34,7 @@ struct StartupReport {
   std::string instruction_set;  ///< of the kernels: base/cpu_level.h
   int64_t memory_bytes = 0;     ///< of the machine, or the container's limit where that is less
   int64_t workers = 1;
+  std::string mesh;  ///< comm::RankGrid::table(): a line for each axis that is larger than 1; empty: left out
   /// That a worker has in memory beside tensors: what libraries keep, and mapped code and data, which workers share. 0:
   /// not known.
   int64_t libraries_bytes = 0, mapped_bytes = 0;

@@ -25,17 +25,36 @@ DataParallel::DataParallel(models::Model& model, comm::Communicator& shards, com
   else
     weights_ = make_resident_weights(units_, shards, device);
   const bool at_once = options.level >= Level::gradients && options.reduce_every_micro_batch;
-  gradients_ = std::make_unique<Gradients>(units_, shards, replicas, device, GradientOptions{at_once, options.tree});
+  for (const nn::Unit& unit : model.units()) {
+    nn::Unit trainable{unit.name, {}};
+    for (nn::Parameter* parameter : unit.parameters)
+      if (parameter->trainable()) trainable.parameters.push_back(parameter);
+    if (!trainable.parameters.empty()) trainable_units_.emplace_back(trainable, shards.rank(), shards.size());
+  }
+  gradients_ =
+      std::make_unique<Gradients>(trainable_units_, shards, replicas, device, GradientOptions{at_once, options.tree});
+  struct Received {
+    at::Tensor gradient, whole;
+  };
+  std::unordered_map<const nn::Parameter*, Received> received;
+  for (size_t u = 0; u < trainable_units_.size(); ++u) {
+    const Unit& unit = trainable_units_[u];
+    for (size_t i = 0; i < unit.parameters.size(); ++i) {
+      received[unit.parameters[i]] = {gradients_->shards(u)[i], at_once ? at::Tensor() : gradients_->received(u)[i]};
+      trainable_unit_of_[unit.parameters[i]] = u;
+    }
+  }
   for (size_t u = 0; u < units_.size(); ++u) {
     const Unit& unit = units_[u];
     const Weights::Memory& memory = weights_->memory(u);
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
+      const Received& own = received[unit.parameters[i]];  // nothing of a frozen one
       unit.parameters[i]->bind({.value = memory.values[i],
                                 .rows = unit.rows[i],
                                 .master = memory.masters[i],
                                 .copy = memory.copies[i],
-                                .gradient = gradients_->shards(u)[i],
-                                .received = at_once ? at::Tensor() : gradients_->received(u)[i],
+                                .gradient = own.gradient,
+                                .received = own.whole,
                                 .owner = this});
       unit_of_[unit.parameters[i]] = u;
     }
@@ -98,9 +117,9 @@ void DataParallel::finish_gradients() {
   exposed_seconds_ = weights_->take_waited_seconds() + static_cast<double>(steady_nanoseconds() - start) * 1e-9;
 }
 
-size_t DataParallel::unit_of(const nn::Parameter& parameter) const { return unit_of_.at(&parameter); }
-
-void DataParallel::before_use(const nn::Parameter& parameter) { weights_->use(unit_of(parameter)); }
-void DataParallel::before_gradient(nn::Parameter& parameter) { gradients_->before_contribution(unit_of(parameter)); }
+void DataParallel::before_use(const nn::Parameter& parameter) { weights_->use(unit_of_.at(&parameter)); }
+void DataParallel::before_gradient(nn::Parameter& parameter) {
+  gradients_->before_contribution(trainable_unit_of_.at(&parameter));
+}
 
 }  // namespace trireme::parallel

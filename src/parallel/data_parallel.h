@@ -103,16 +103,14 @@ class DataParallel final : public nn::ParameterOwner {
   void before_gradient(nn::Parameter& parameter) override;
 
  private:
-  size_t unit_of(const nn::Parameter& parameter) const;
-
   models::Model& model_;
   comm::Communicator& shards_;
   comm::Communicator& replicas_;
   DataParallelOptions options_;
-  std::vector<Unit> units_;
+  std::vector<Unit> units_, trainable_units_;  // the latter without what is frozen
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Gradients> gradients_;
-  std::unordered_map<const nn::Parameter*, size_t> unit_of_;
+  std::unordered_map<const nn::Parameter*, size_t> unit_of_, trainable_unit_of_;
   double exposed_seconds_ = 0;
 };
 

@@ -96,8 +96,7 @@ StepBench bench_step(config::Config config, const StepBenchOptions& options) {
   }
 
   const auto world = comm::Communicator::solo("world");
-  const std::unique_ptr<Session> session =
-      make_session(config, accumulation, std::make_shared<comm::Mesh>(world, mesh_sizes(config.parallel)));
+  const std::unique_ptr<Session> session = make_session(config, accumulation, make_mesh(world, config.parallel));
   session->data_parallel->initialize(static_cast<uint64_t>(config.run.seed));
   start_loader(*session, {});
   bench.flops_per_token = describe::model_flops_per_token(config.model, config.train.seq_len);

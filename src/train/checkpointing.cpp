@@ -42,9 +42,9 @@ std::vector<Holding> everything_of(const Session& session) {
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     holdings.push_back({"optimizer.exp_avg.", optimizer.parameters()[i], optimizer.moments()[i].exp_avg});
     holdings.push_back({"optimizer.exp_avg_sq.", optimizer.parameters()[i], optimizer.moments()[i].exp_avg_sq});
-    if (session.ema)
-      holdings.push_back({prefix_of(Weights::average), optimizer.parameters()[i], session.ema->averages()[i]});
   }
+  for (size_t i = 0; session.ema && i < session.ema->parameters().size(); ++i)
+    holdings.push_back({prefix_of(Weights::average), session.ema->parameters()[i], session.ema->averages()[i]});
   return holdings;
 }
 

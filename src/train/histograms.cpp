@@ -30,7 +30,9 @@ std::vector<observe::NamedHistogram> histograms_of(const Session& session, doubl
   std::vector<observe::NamedHistogram> all;
   for (const nn::Parameter* parameter : session.model->parameters()) {
     const at::Tensor weights = session.data_parallel->gather(*parameter, parameter->master()),
-                     gradients = session.data_parallel->gather(*parameter, parameter->gradient());
+                     gradients = parameter->trainable()
+                                     ? session.data_parallel->gather(*parameter, parameter->gradient())
+                                     : at::Tensor();
     if (!session.first_rank()) continue;
     std::vector<Source> sources;
     int64_t first = 0;  // row
@@ -39,7 +41,7 @@ std::vector<observe::NamedHistogram> histograms_of(const Session& session, doubl
         return tensor.narrow(0, first, logical.shape[0]).reshape({-1});
       };
       sources.push_back({"weights/" + logical.name, part(weights), 1});
-      sources.push_back({"gradients/" + logical.name, part(gradients), loss_scale});
+      if (gradients.defined()) sources.push_back({"gradients/" + logical.name, part(gradients), loss_scale});
       first += logical.shape[0];
     }
     // One thread makes a whole histogram, so that its sums do not depend on how many there are.

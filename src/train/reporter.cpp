@@ -65,6 +65,7 @@ void Reporter::start(double matmul_rate, int64_t matmul_size, const std::filesys
   if (ops::tile_products_apply()) report.instruction_set += " and AMX";
   report.memory_bytes = usable_memory_bytes();
   report.workers = session_.mesh->size();
+  if (report.workers > 1) report.mesh = session_.mesh->grid().table();
   const memory::BesideBlocks beside = memory::beside_blocks();
   report.libraries_bytes = beside.libraries;
   report.mapped_bytes = beside.mapped;
@@ -118,7 +119,7 @@ void Reporter::step(const StepResult& result) {
     record.usual_norm = result.usual_norm;
     record.skipped_parameter = result.skipped_parameter;
     if (metrics.layer_grad_norms) {
-      const std::vector<nn::Parameter*> parameters = session_.model->parameters();
+      const std::vector<nn::Parameter*>& parameters = session_.optimizer->parameters();
       for (size_t i = 0; i < parameters.size(); ++i)
         record.layer_grad_norms.emplace_back(parameters[i]->name(), result.parameter_norms[i]);
     }

@@ -362,7 +362,7 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
       resilience::remove_stop_file(config.run.dir);
       prepare_on_first_use(config, [](const std::string& text) { log::info("{}", text); });
     });
-    session = make_session(config, accumulation, std::make_shared<comm::Mesh>(world, mesh_sizes(config.parallel)));
+    session = make_session(config, accumulation, make_mesh(world, config.parallel));
     return Run(*session, context).train();
   } catch (const std::exception& any) {
     const std::optional<memory::OutOfMemory> out_of_memory = as_out_of_memory(any, config);

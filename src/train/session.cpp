@@ -92,11 +92,14 @@ at::ScalarType activation_type(config::Precision precision) {
   throw_internal("precision {}", static_cast<int>(precision));
 }
 
-comm::MeshSizes mesh_sizes(const config::ParallelConfig& parallel) {
+std::shared_ptr<comm::Mesh> make_mesh(std::shared_ptr<comm::Communicator> world,
+                                      const config::ParallelConfig& parallel) {
   comm::MeshSizes sizes;
   sizes.shard = parallel.shard_size;
   sizes.replicate = parallel.replicas();
-  return sizes;
+  const bool named = parallel.order.size() == 1;
+  return std::make_shared<comm::Mesh>(std::move(world), sizes,
+                                      named ? comm::named_order(parallel.order[0]) : parallel.order);
 }
 
 at::Device choose_device(config::Device device) {
@@ -123,9 +126,10 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
         s.mesh->size());
   open_data(s);
   s.model = models::make_model(config.model, activation_type(config.train.precision));
+  s.model->freeze(config.train.frozen);
   s.data_parallel = std::make_unique<parallel::DataParallel>(*s.model, s.mesh->axis("shard"), s.mesh->axis("replicate"),
                                                              s.device, data_parallel_options(config));
-  s.optimizer = std::make_unique<optim::Adamw>(s.model->parameters(), config.optimizer);
+  s.optimizer = std::make_unique<optim::Adamw>(s.model->trainable_parameters(), config.optimizer);
   if (config.train.activation_offload == config::ActivationOffload::host)
     s.offload = std::make_shared<nn::ActivationStore>();
   if (config.train.activation_offload == config::ActivationOffload::disk)

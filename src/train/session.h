@@ -62,8 +62,9 @@ std::vector<config::NamedPath> choice_files(const config::Config& config);
 
 /// The type of activations.
 at::ScalarType activation_type(config::Precision precision);
-/// The sizes of the axes of a resolved config.
-comm::MeshSizes mesh_sizes(const config::ParallelConfig& parallel);
+/// The mesh of a resolved config. Collective in effect; InputError for an order that does not list the axes.
+std::shared_ptr<comm::Mesh> make_mesh(std::shared_ptr<comm::Communicator> world,
+                                      const config::ParallelConfig& parallel);
 
 /// cpu, or cuda where this build and machine have it; InputError otherwise.
 at::Device choose_device(config::Device device);

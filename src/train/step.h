@@ -24,7 +24,7 @@ struct StepResult {
   int64_t peak_memory_bytes = 0;        ///< the highest of all ranks
   int64_t kept_activation_bytes = 0;    ///< what forward kept for backward, of one micro-batch; this rank's
   bool stop = false;                    ///< some rank asked to stop
-  std::vector<double> parameter_norms;  ///< of each parameter, in the order of Model::parameters()
+  std::vector<double> parameter_norms;  ///< of each parameter, in the order of Model::trainable_parameters()
 };
 
 /// Collective. Advances session.progress. `wants_to_stop` tells this rank's wish, and is asked once, when the gradients

@@ -1,6 +1,7 @@
 """A worker or a launcher that fails is named, and nothing of the run stays; a run that is asked to stop saves and goes on later."""
 
 import os
+import random
 import re
 import shutil
 import signal
@@ -8,7 +9,7 @@ import socket
 import sys
 import time
 
-from harness import BINARY, CONFIG, DONE, STOPPED, WORKER_FAILED, EndToEnd, environment, main, wait_until
+from harness import BINARY, CONFIG, DONE, SEED, SOAK, STOPPED, WORKER_FAILED, EndToEnd, environment, main, wait_until
 
 NAMING_BOUND_S = 5
 # Long enough that no machine finishes it while a test looks away.
@@ -90,6 +91,30 @@ class FailureTest(EndToEnd):
                     self.assertRegex(result.err, r"its memory after that step: tensors hold \d.* MiB: .*moments ", result)
                 if name == "killed":
                     self.assert_goes_on(run)
+
+    def test_worker_fails_at_any_moment_of_divided_training(self):
+        """Whatever it does then (forward, a gather, a reduction, a checkpoint): it is named, and nothing stays."""
+        draw = random.Random(SEED)
+        settings = {"model.hidden": 128, "model.layers": 4, "model.ffn": 384, "checkpoint.interval": 2, "train.micro_batch_size": 2,
+                    "train.global_batch_size": 12}
+        for i in range(100 if SOAK else 10):
+            level = draw.choice(["optimizer", "gradients", "parameters", "parameters"])
+            workers, number = draw.choice([2, 3]), draw.choice([signal.SIGKILL, signal.SIGSTOP])
+            rank, pause = draw.randrange(workers), draw.uniform(0, 0.4)
+            copies = {"parallel.shard_size": 1} if draw.random() < 0.2 else {}
+            name = f"{i}: {level}, rank {rank} of {workers}, {number.name} after {pause:.3f} s {copies}"
+            with self.subTest(name):
+                run = self.new_run(f"moment {i}")
+                started, pids = self.training(run, workers, {**settings, **copies, "parallel.shard": level})
+                time.sleep(pause)
+                sent = time.monotonic()
+                os.kill(pids[rank], number)
+                result = started.wait(30)
+                took = time.monotonic() - sent
+                self.assertLess(took, 10, str(result))
+                self.assert_refused(result, f"rank {rank} (pid {pids[rank]} on {socket.gethostname()}) was "
+                                    + ("killed by SIGKILL" if number == signal.SIGKILL else "stopped by SIGSTOP"), code=WORKER_FAILED)
+                self.assert_nothing_left(pids)
 
     def test_memory_runs_out(self):
         """Under a limit of address space, with activations of some 4 GB."""

@@ -191,6 +191,36 @@ class ShardingTest(EndToEnd):
                     for purpose, bytes_expected in zip(("weights", "master weights", "gradients", "moments"), expected):
                         self.assertAlmostEqual(told[purpose] / bytes_expected, 1, delta=0.03, msg=f"{purpose}: {told}")
 
+    def test_frozen_weights_stay(self):
+        frozen = '["embed.weight", "blocks.0.attention.*"]'
+        settings = {"train.frozen": frozen, "train.precision": "fp32", "train.micro_batch_size": 3, "train.ema_decay": 0.9}
+        run = self.sharded("frozen", "parameters", 2, settings)
+        first, last = ({line.split()[1]: line.split()[0] for line in self.call("inspect", folder, "--digest").out.splitlines()[:-1]}
+                       for folder in run.checkpoints()[:: len(run.checkpoints()) - 1])
+        still = {name for name in first if name.startswith("model.") and first[name] == last[name]}
+        self.assertEqual(still, {f"model.{name}" for name in ("embed.weight", *(f"blocks.0.attention.{part}.weight" for part in
+                                                                                 ("q", "k", "v", "output")))})
+        self.assertNotIn("optimizer.exp_avg.embed.weight", last)
+        self.assertIn("ema.embed.weight", last)
+        # It goes on elsewhere, and not with other weights frozen.
+        self.trained(run, 3, {**BASE, **settings, "train.micro_batch_size": 4, "parallel.shard": "optimizer", "train.steps": STEPS + 2})
+        self.assert_refused(self.train(run, 2, {**BASE, **settings, "train.frozen": "[]"}), "train.frozen was")
+        self.assert_refused(self.train(self.new_run("none"), 1, {**BASE, "train.micro_batch_size": 3, "train.frozen":
+                                                                 '["nowhere*", "blocks.*.q.weight", "blocks.0.attention.q.weight"]'}),
+                            '"nowhere*" matches no weight', "blocks.0.attention.q.weight but not blocks.0.attention.k.weight")
+        self.assert_refused(self.train(self.new_run("all"), 1, {**BASE, "train.micro_batch_size": 3, "train.frozen": "*"}), "nothing to train")
+
+    def test_the_mesh_is_told(self):
+        settings = {**BASE, "train.micro_batch_size": 3, "parallel.shard": "optimizer", "parallel.shard_size": 2}
+        for order, table in [("default", ["shard            2       1  [0 1] [2 3]", "replicate        2       2  [0 2] [1 3]"]),
+                             ('["replicate", "shard", "tensor", "context", "pipeline", "expert"]',
+                              ["replicate        2       1  [0 1] [2 3]", "shard            2       2  [0 2] [1 3]"])]:
+            result = self.train(self.new_run("mesh"), 4, {**settings, "parallel.order": order})
+            self.assertEqual(result.code, 0, result)
+            for line in table:
+                self.assertIn(line, result.out)
+        self.assert_refused(self.train(self.new_run("order"), 4, {**settings, "parallel.order": "fast"}), "parallel.order = [fast]")
+
     def test_what_cannot_be_divided_is_refused(self):
         run = self.new_run("refused")
         self.assert_refused(self.train(run, 6, {**BASE, "parallel.shard": "parameters", "parallel.shard_size": 4, "train.micro_batch_size": 1}),

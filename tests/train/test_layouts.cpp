@@ -146,8 +146,7 @@ int run_as_worker(char** argv) {
   options.timeout = std::chrono::seconds(120);
   const auto world = comm::connect(environment, options);
   const int64_t accumulation = config::resolve_world(config, environment.world_size);
-  const auto session =
-      make_session(config, accumulation, std::make_shared<comm::Mesh>(world, mesh_sizes(config.parallel)));
+  const auto session = make_session(config, accumulation, make_mesh(world, config.parallel));
   session->data_parallel->initialize(static_cast<uint64_t>(config.run.seed));
   start_loader(*session, {});
   const std::string mode = argv[5];
@@ -159,7 +158,7 @@ int run_as_worker(char** argv) {
   StepResult result;
   for (int i = 0; i < std::atoi(argv[5]); ++i) result = step(*session, [] { return false; });
   c10::Dict<std::string, at::Tensor> tensors;
-  for (const nn::Parameter* parameter : session->model->parameters()) {
+  for (const nn::Parameter* parameter : session->model->trainable_parameters()) {
     const at::Tensor whole = session->data_parallel->gather(*parameter, parameter->gradient());
     int64_t row = 0;
     for (const nn::LogicalTensor& part : parameter->parts()) {
@@ -363,6 +362,30 @@ TEST_F(Layouts, EveryGradientAtEachLevelOfSharding) {
       }
     }
   }
+}
+
+// Gradients of what is left are those of a run that freezes nothing: a frozen weight passes them on.
+TEST_F(Layouts, FrozenWeightsHaveNoGradientAndChangeNoOther) {
+  const std::string base = " train.precision=fp64 model.tied=true";
+  const auto all = run(1, "train.micro_batch_size=12" + base, 1);
+  const std::string frozen = " train.frozen=[\"blocks.1.*\",\"norm.weight\",\"blocks.*.feed_forward.down.weight\"]";
+  auto expected = run(1, "train.micro_batch_size=12" + base + frozen, 1);
+  EXPECT_EQ(expected.size(), all.size() - 9 - 1 - 2);
+  for (const auto& [name, gradient] : expected) {
+    if (name == "norm") continue;
+    EXPECT_TRUE(gradient.equal(all.at(name))) << name;
+  }
+  for (const char* level : {"none", "optimizer", "gradients", "parameters"}) {
+    const std::string more = base + frozen + " parallel.shard=" + level;
+    for (const Sharded& row : {kSharded[1], kSharded[3], kSharded[4]})
+      if (std::string(level) != "none" || std::string(row.settings).find("shard_size") == std::string::npos)
+        compare(expected, run(row.workers, row.settings + more, 1), 1e-10,
+                std::to_string(row.workers) + " " + row.settings + more);
+  }
+  // A whole unit, the tied one: nothing of it is exchanged.
+  const std::string ends = " train.frozen=[\"embed.weight\",\"norm.weight\"]";
+  compare(run(1, "train.micro_batch_size=12" + base + ends, 3),
+          run(2, "train.micro_batch_size=3 parallel.shard=parameters" + base + ends, 3), 1e-9, ends);
 }
 
 // After updates: what an update left undone, or a weight that was gathered too early, would show.
