@@ -84,6 +84,11 @@ class OwnModelTest(EndToEnd):
         self.assertLessEqual(worst, 1e-6)
         self.assertEqual(one.values("lr", "tokens"), two.values("lr", "tokens"))
 
+    def test_divided_among_workers_it_learns_the_same_bits(self):
+        settings = {**TAME, "train.clip_grad_norm": 0, "train.micro_batch_size": 2, "train.global_batch_size": 6}
+        runs = [self.trained(self.new_run(level), 3, {**settings, "parallel.shard": level}) for level in ("none", "optimizer", "parameters")]
+        self.assertEqual(len({self.digest(run) for run in runs}), 1)
+
     def test_recomputation_changes_no_bit(self):
         """What a block saves and what it runs again must be the same function."""
         self.assert_same_run(*(self.trained(self.new_run(recompute), 2, {"train.steps": 5, "train.recompute": recompute})
