@@ -88,6 +88,9 @@ class Communicator {
   const std::string& axis() const;
   /// Deadline of every wait.
   std::chrono::milliseconds timeout() const;
+  /// Whether ranks reach each other's memory: without it, tensors of shared_empty() are each rank's own, those of
+  /// Sharing::once too. False at size 1.
+  bool shares_memory() const;
 
   /// Reduces `tensor` over the ranks, in place.
   void all_reduce(const at::Tensor& tensor, Reduction how = {}) { all_reduce_async(tensor, how).wait(); }

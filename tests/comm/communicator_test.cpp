@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "comm/backend.h"
 #include "comm/bench_collectives.h"
-#include "comm/group.h"
 #include "comm/mesh.h"
+#include "comm/shm_group.h"
 #include "tensor_ranks.h"
 
 namespace trireme::comm {
