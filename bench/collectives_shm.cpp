@@ -8,7 +8,7 @@
 #include "collectives_loop.h"
 #include "comm/arena.h"
 #include "comm/communicator.h"
-#include "comm/group.h"
+#include "comm/shm_group.h"
 
 namespace {
 
@@ -28,7 +28,7 @@ class Shm : public Backend {
     }
     GroupOptions options;
     options.rank = rank;
-    communicator_ = std::make_unique<Communicator>(std::make_shared<Group>(arena, options));
+    communicator_ = std::make_unique<Communicator>(std::make_shared<ShmGroup>(arena, options));
   }
   void prepare(int64_t floats) override {
     input_ = communicator_->shared_empty("input", {floats}, at::kFloat);

@@ -21,6 +21,9 @@ target_include_directories(trireme_all INTERFACE $<INSTALL_INTERFACE:${CMAKE_INS
 add_executable(trireme "${PROJECT_SOURCE_DIR}/src/cli/main.cpp")
 target_include_directories(trireme PRIVATE "${PROJECT_SOURCE_DIR}/src")
 target_link_libraries(trireme PRIVATE trireme_all trireme_flags)
+if(TARGET trireme_mpi)
+  add_dependencies(trireme trireme_mpi)
+endif()
 # The wheel's libraries stay where they are.
 set_target_properties(trireme PROPERTIES INSTALL_RPATH "${torch_root}/lib")
 
@@ -64,6 +67,9 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/trireme-config.cmake.
 write_basic_package_version_file("${CMAKE_BINARY_DIR}/install/trireme-config-version.cmake" COMPATIBILITY ExactVersion)
 
 install(TARGETS trireme RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+if(TARGET trireme_mpi)
+  install(TARGETS trireme_mpi LIBRARY DESTINATION lib/trireme)  # where the program looks (comm/mpi/mpi_world.cpp)
+endif()
 install(TARGETS trireme_all EXPORT trireme ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(DIRECTORY "${include_root}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT trireme NAMESPACE trireme:: FILE trireme-targets.cmake DESTINATION "${trireme_package}")

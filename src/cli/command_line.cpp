@@ -44,6 +44,7 @@ std::string name_of_program(int argc, char** argv) {
 void add_commands(CLI::App& app) {
   add_train(app);
   add_launch(app);
+  add_sbatch(app);
   add_data(app);
   add_generate(app);
   add_eval(app);

@@ -13,6 +13,7 @@ namespace trireme::cli {
 
 void add_train(CLI::App& app);
 void add_launch(CLI::App& app);
+void add_sbatch(CLI::App& app);
 void add_data(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_eval(CLI::App& app);

@@ -38,6 +38,13 @@ ExitCode launch_workers(const LaunchOptions& options) {
   // written.
   config::Config config = config::load_config(options.config, options.overrides);
   config::resolve_world(config, world);
+  if (config.comm.backend == config::CommBackend::mpi && world > 1) {
+    throw_input(
+        "comm.backend = \"mpi\": mpirun starts the workers, not --workers or `trireme launch`: mpirun -n {} trireme "
+        "train "
+        "{}; without comm.backend this command works on one machine",
+        world, options.config);
+  }
   static_cast<void>(train::link_speeds(config.comm.emulate, config.parallel));  // refuses unknown hardware
 
   // The first rank takes the lock for the run; that a live run has it is told here, before a log of that run is
@@ -88,7 +95,9 @@ void add_launch(CLI::App& app) {
       ->allow_extra_args(false);
   add_profile_option(*command, options->overrides);
   command->footer(
-      "The only backend so far, shm, spans one machine: until mpi and nccl are built, all nodes are on one host.\n"
+      "Workers started so exchange through shm, which spans one machine: all nodes are on one host. For several, "
+      "mpirun\n"
+      "starts `trireme train run.toml` with comm.backend = \"mpi\" in the file.\n"
       "\n"
       "Examples, two nodes with 4 workers each:\n"
       "  node0$ trireme launch --nodes 2 --node-rank 0 --rendezvous node0:29500 run.toml --workers 4\n"

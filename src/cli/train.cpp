@@ -43,6 +43,7 @@ void add_train(CLI::App& app) {
       "  trireme train run.toml --set train.steps=2000 --set optimizer.lr=3e-4\n"
       "  trireme train run.toml --profile 5\n"
       "  torchrun --no-python --nproc-per-node 2 build/trireme train run.toml\n"
+      "  mpirun -n 2 build/trireme train run.toml --set comm.backend=mpi\n"
       "\n"
       "The run's folder (run.dir) gets checkpoints, metrics.jsonl, the resolved config and a log of each worker; the\n"
       "terminal shows rank 0. The same command resumes from the newest complete checkpoint. Ctrl-C, SIGTERM, SIGUSR1\n"

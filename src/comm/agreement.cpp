@@ -1,4 +1,4 @@
-// Comparing the calls of all ranks, and what only all of them together tell; see group.h.
+// Comparing the calls of all ranks, and what only all of them together tell; see shm_group.h.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/host.h"
-#include "comm/group.h"
+#include "comm/shm_group.h"
 
 namespace trireme::comm {
 namespace {
@@ -23,7 +23,7 @@ std::string shorten(const std::vector<int64_t>& values) {
 }  // namespace
 
 // What a rank called, as its entry tells: `all_gather(F32 x 12, uneven, counts [4, 8], shape [4, 3])`.
-std::string Group::describe_entry(const Entry& entry) const {
+std::string ShmGroup::describe_entry(const Entry& entry) const {
   const uint64_t packed = entry.packed.load(relaxed);
   const Unpacked call = unpack(packed);
   std::string text = comm::describe(packed, entry.count.load(relaxed));
@@ -47,7 +47,7 @@ std::string Group::describe_entry(const Entry& entry) const {
   return text;
 }
 
-void Group::check_agreement(Operation& operation) {
+void ShmGroup::check_agreement(ShmOperation& operation) {
   const Entry& mine = entry(rank_, operation.sequence);
   const bool exchange = operation.call.kind == Kind::all_to_all && operation.call.extents != nullptr;
   for (int64_t r = 0; r < size_; ++r) {
@@ -65,7 +65,7 @@ void Group::check_agreement(Operation& operation) {
 }
 
 // Uneven all_to_all: each rank knows what it gives and gets; together that is a matrix, which must fit.
-void Group::read_exchange(Operation& operation) {
+void ShmGroup::read_exchange(ShmOperation& operation) {
   const auto word = [&](int64_t rank, int64_t at) { return entry(rank, operation.sequence).table[at].load(relaxed); };
   const auto gives = [&](int64_t from, int64_t to) { return word(from, to); };
   const auto gets = [&](int64_t to, int64_t from) { return word(to, size_ + from); };
@@ -93,12 +93,6 @@ void Group::read_exchange(Operation& operation) {
     operation.most_exchanged_ =
         std::max({operation.most_exchanged_, given - gives(from, from), got - gets(from, from)});
   }
-}
-
-WireCost Group::wire_cost(const Operation& operation) const {
-  const int64_t element = operation.element_bytes_;
-  return ring_cost(operation.call.kind, size_, operation.call.count * element, operation.largest_block_ * element,
-                   operation.most_exchanged_ * element);
 }
 
 }  // namespace trireme::comm

@@ -206,7 +206,8 @@ std::string format_bench(const std::vector<BenchResult>& results, const Communic
                          const BenchOptions& options) {
   std::string text =
       fmt::format("{} ranks, {}, buffers {}\n{:<16}{:<10}{:>12}{:>10}{:>14}{:>14}{:>14}{:>8}\n", communicator.size(),
-                  c10::toString(options.dtype), options.in_arena ? "in the shared arena" : "outside the arena",
+                  c10::toString(options.dtype),
+                  options.in_arena && communicator.shares_memory() ? "in the shared arena" : "outside an arena",
                   "collective", "in place", "bytes", "repeats", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "wrong");
   for (const BenchResult& r : results) {
     text += fmt::format("{:<16}{:<10}{:>12}{:>10}{:>14.2f}{:>14.2f}{:>14.2f}{:>8}\n", r.collective,

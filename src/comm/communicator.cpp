@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/profile.h"
 #include "comm/group.h"
+#include "comm/shm_group.h"
 #include "comm/tensor_call.h"
 
 namespace trireme::comm {
@@ -128,7 +129,7 @@ bool Work::done() {
 // ---- Communicator
 
 std::shared_ptr<Communicator> Communicator::solo(std::string axis) {
-  return std::make_shared<Communicator>(std::make_shared<Group>(std::move(axis)));
+  return std::make_shared<Communicator>(std::make_shared<ShmGroup>(std::move(axis)));
 }
 
 std::shared_ptr<Communicator> Communicator::subgroup(const std::vector<int64_t>& ranks, const std::string& axis) {
@@ -143,14 +144,14 @@ std::shared_ptr<Communicator> Communicator::subgroup(const std::vector<int64_t>&
     options.members.push_back(group_->members()[static_cast<size_t>(member)]);
   }
   if (ranks.size() == 1) {
-    return std::make_shared<Communicator>(std::make_shared<Group>(axis, group_->settings()));
+    return std::make_shared<Communicator>(std::make_shared<ShmGroup>(axis, group_->settings()));
   }
   options.axis = axis;
   options.rank = me - ranks.begin();
   options.timeout = timeout();
   options.settings = group_->settings();
   options.generation = group_->generation();
-  return std::make_shared<Communicator>(std::make_shared<Group>(group_->arena(), options));
+  return std::make_shared<Communicator>(group_->subgroup(std::move(options)));
 }
 
 std::shared_ptr<Communicator> Communicator::split(int64_t color, int64_t key, const std::string& axis) {
@@ -175,6 +176,7 @@ int64_t Communicator::rank() const { return group_->rank(); }
 int64_t Communicator::size() const { return group_->size(); }
 const std::string& Communicator::axis() const { return group_->axis(); }
 std::chrono::milliseconds Communicator::timeout() const { return group_->timeout(); }
+bool Communicator::shares_memory() const { return group_->shares_memory(); }
 
 Work Communicator::all_reduce_async(const at::Tensor& tensor, Reduction how) {
   if (size() == 1 && !tensor.is_cpu() && how.factor != 1) return scale_alone(tensor, how);
@@ -307,13 +309,9 @@ at::Tensor Communicator::shared_empty(const std::string& name, at::IntArrayRef s
   const int64_t stride = (bytes + alignment - 1) / alignment * alignment;
   const std::string what = fmt::format("{}: {} {} for {}", name, c10::toString(dtype), c10::str(sizes),
                                        sharing == Sharing::each ? "each rank" : "all ranks");
-  std::byte* memory = group_->shared_alloc(what, sharing == Sharing::each ? stride * size() : stride);
-  if (sharing == Sharing::each)
-    memory += stride * rank();
-  else
-    group_->note_once(memory, stride);
+  const Group::Memory memory = group_->allocate(what, stride, sharing == Sharing::once);
   return at::from_blob(
-      memory, sizes, [arena = group_->arena()](void*) {}, options);
+      memory.data, sizes, [owner = memory.owner](void*) {}, options);
 }
 
 int64_t Communicator::all_reduce_scalar(int64_t value, ReduceOp op) {

@@ -8,7 +8,8 @@
 //    once.
 //  - A sum is taken in rank order, element by element: the same layout gives the same bits, always.
 //  - Tensors made with shared_empty() lie in the arena of the local ranks and are reduced in place; any other tensor is
-//    staged through the arena in pieces, which costs about three times as much.
+//    staged through the arena in pieces, which costs about three times as much. Over MPI there is no arena, and no
+//    difference.
 //  - An asynchronous call posts its arrival and returns. The work itself is done by whichever rank is inside wait() or
 //    progress(): no helper thread takes a core from compute. Call progress() at the borders of units. The tensors of a
 //    call must not be touched before its wait() has returned; the Work keeps them alive.
@@ -76,8 +77,8 @@ class Communicator {
   explicit Communicator(std::shared_ptr<Group> group);
   ~Communicator();
 
-  /// A communicator of some of this one's ranks, in this order; only they call it, and nobody waits. They must make
-  /// the same such calls in the same order.
+  /// A communicator of some of this one's ranks, in this order; only they call it, and over shared memory nobody waits.
+  /// They must make the same such calls in the same order.
   std::shared_ptr<Communicator> subgroup(const std::vector<int64_t>& ranks, const std::string& axis);
   /// MPI_Comm_split: ranks that give the same color are a communicator, in the order of their keys (equal ones: of
   /// their ranks here). A negative color gives null. One small collective of this communicator.
@@ -88,6 +89,9 @@ class Communicator {
   const std::string& axis() const;
   /// Deadline of every wait.
   std::chrono::milliseconds timeout() const;
+  /// Whether ranks reach each other's memory: without it, tensors of shared_empty() are each rank's own, those of
+  /// Sharing::once too. False at size 1.
+  bool shares_memory() const;
 
   /// Reduces `tensor` over the ranks, in place.
   void all_reduce(const at::Tensor& tensor, Reduction how = {}) { all_reduce_async(tensor, how).wait(); }
@@ -183,10 +187,10 @@ class Communicator {
   /// Does what pending calls allow without blocking. Call it at the borders of units of compute. Throws as wait() does.
   void progress();
 
-  /// A new tensor in the arena of the local ranks (an ordinary tensor at size 1); zero at first, 64-byte aligned.
-  /// Collective in effect: every rank makes the same calls in the same order, and a difference is an error that shows
-  /// both calls. It does not wait for the peers. The memory lives as long as the communicator's arena, so allocate once
-  /// and keep it.
+  /// A new tensor in the arena of the local ranks (an ordinary tensor where ranks share no memory); zero at first,
+  /// 64-byte aligned. Collective in effect: every rank makes the same calls in the same order, and in an arena a
+  /// difference is an error that shows both calls. It does not wait for the peers. The memory lives as long as the
+  /// communicator's arena, so allocate once and keep it.
   at::Tensor shared_empty(const std::string& name, at::IntArrayRef sizes, at::ScalarType dtype,
                           Sharing sharing = Sharing::each);
 

@@ -1,11 +1,12 @@
-// Collectives whose buffers lie in the arena: ranks read, and where they can write, each other's memory; see group.h.
+// Collectives whose buffers lie in the arena: ranks read, and where they can write, each other's memory; see
+// shm_group.h.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 
 #include "base/error.h"
-#include "comm/group.h"
 #include "comm/reduce.h"
+#include "comm/shm_group.h"
 
 namespace trireme::comm {
 namespace {
@@ -17,23 +18,23 @@ int64_t offset_in(const Entry& entry, bool output, int64_t tensor, int64_t tenso
 
 }  // namespace
 
-std::byte* Group::input_of(const Operation& operation, int64_t rank, int64_t tensor) const {
+std::byte* ShmGroup::input_of(const ShmOperation& operation, int64_t rank, int64_t tensor) const {
   return arena_->base() + offset_in(entry(rank, operation.sequence), false, tensor, operation.in_.tensors());
 }
 
-std::byte* Group::output_of(const Operation& operation, int64_t rank, int64_t tensor) const {
+std::byte* ShmGroup::output_of(const ShmOperation& operation, int64_t rank, int64_t tensor) const {
   if (rank == rank_) return static_cast<std::byte*>(operation.output(tensor));
   return arena_->base() + offset_in(entry(rank, operation.sequence), true, tensor, operation.in_.tensors());
 }
 
-bool Group::has_output(const Operation& operation, int64_t rank) const {
+bool ShmGroup::has_output(const ShmOperation& operation, int64_t rank) const {
   const Kind kind = operation.call.kind;
   if (kind == Kind::reduce || kind == Kind::gather) return rank == operation.call.root;
   return kind != Kind::broadcast || rank != operation.call.root;
 }
 
 // Whether the memory that is read lies in the arena, on every rank.
-bool Group::inputs_in_arena(const Operation& operation) const {
+bool ShmGroup::inputs_in_arena(const ShmOperation& operation) const {
   const Call& call = operation.call;
   const int64_t tensors = operation.in_.tensors();
   if (2 * (tensors - 1) > table_words) return false;
@@ -48,7 +49,7 @@ bool Group::inputs_in_arena(const Operation& operation) const {
 }
 
 // Whether the peers can write the results. Of an uneven all_to_all each rank knows its own side alone.
-bool Group::outputs_in_arena(const Operation& operation) const {
+bool ShmGroup::outputs_in_arena(const ShmOperation& operation) const {
   if (!operation.starts_.empty()) return false;
   const int64_t tensors = operation.in_.tensors();
   for (int64_t r = 0; r < size_; ++r) {
@@ -61,7 +62,7 @@ bool Group::outputs_in_arena(const Operation& operation) const {
 }
 
 // In place the peers write the result where they read the input, so no two may give the same memory.
-void Group::check_own_memory(const Operation& operation) {
+void ShmGroup::check_own_memory(const ShmOperation& operation) {
   for (int64_t t = 0; t < operation.in_.tensors(); ++t) {
     const int64_t bytes = operation.in_.tensor(t) * operation.element_bytes_;
     for (int64_t r = 0; r < size_; ++r) {
@@ -77,7 +78,7 @@ void Group::check_own_memory(const Operation& operation) {
 }
 
 // The outputs of an all_gather into one memory.
-void Group::check_one_memory(const Operation& operation) {
+void ShmGroup::check_one_memory(const ShmOperation& operation) {
   for (int64_t t = 0; t < operation.in_.tensors(); ++t) {
     for (int64_t r = 0; r < size_; ++r) {
       const int64_t theirs = offset_in(entry(r, operation.sequence), true, t, operation.in_.tensors());
@@ -94,12 +95,12 @@ void Group::check_one_memory(const Operation& operation) {
 // ---- shared
 
 // Of a sum over all ranks each piece belongs to one rank, whose result is everybody's; otherwise to each output.
-int64_t Group::pieces_of(const Operation& operation, int64_t owner) const {
+int64_t ShmGroup::pieces_of(const ShmOperation& operation, int64_t owner) const {
   if (!is_dealt(operation.call.kind)) return has_output(operation, owner) ? operation.pieces_ : 0;
   return operation.pieces_ * (owner + 1) / size_ - operation.pieces_ * owner / size_;
 }
 
-void Group::do_piece(const Operation& operation, int64_t owner, int64_t piece) {
+void ShmGroup::do_piece(const ShmOperation& operation, int64_t owner, int64_t piece) {
   const Call& call = operation.call;
   if (call.once) {
     take_once(operation, piece * operation.piece_, operation.piece_, owner);
@@ -123,7 +124,7 @@ void Group::do_piece(const Operation& operation, int64_t owner, int64_t piece) {
   });
 }
 
-bool Group::step_shared(Operation& operation) {
+bool ShmGroup::step_shared(ShmOperation& operation) {
   bool moved = false;
   if (!operation.worked_) {
     for (int64_t i = 0; i < size_; ++i) {
@@ -149,7 +150,7 @@ bool Group::step_shared(Operation& operation) {
 
 // ---- pull
 
-bool Group::step_pull(Operation& operation) {
+bool ShmGroup::step_pull(ShmOperation& operation) {
   bool moved = false;
   if (!operation.worked_) {
     if (operation.call.once)

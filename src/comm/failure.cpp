@@ -7,7 +7,7 @@
 #include "base/host.h"
 #include "base/log.h"
 #include "comm/flight_log.h"
-#include "comm/group.h"
+#include "comm/shm_group.h"
 
 namespace trireme::comm {
 namespace {
@@ -18,27 +18,13 @@ double seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 
 
 }  // namespace
 
-std::string Group::signature() const {
-  return fmt::format("rank {} on {}", members_[static_cast<size_t>(rank_)], host_name());
-}
-
-std::string Group::where(const Operation& operation) const {
-  return fmt::format("{} #{} on axis {}", describe(operation), operation.sequence, axis_);
-}
-
-std::string Group::describe(const Operation& operation) const {
-  const double factor = operation.call.reduction.factor;
-  return comm::describe(operation.packed_, operation.call.count) +
-         (factor == 1 ? "" : fmt::format(" times {}", factor));
-}
-
-std::string Group::host_of(int64_t rank) const {
+std::string ShmGroup::host_of(int64_t rank) const {
   const auto member = arena_->member(members_[static_cast<size_t>(rank)]);
   return member ? member->host : "an unknown host";
 }
 
 // `rank 1 (pid 4242 on host), whose last call was barrier #16, 3.2 s ago`
-std::string Group::whereabouts(int64_t rank) const {
+std::string ShmGroup::whereabouts(int64_t rank) const {
   const auto member = arena_->member(members_[static_cast<size_t>(rank)]);
   std::string text = fmt::format("rank {}", members_[static_cast<size_t>(rank)]);
   if (!member) return text + ", which has not joined yet";
@@ -53,7 +39,7 @@ std::string Group::whereabouts(int64_t rank) const {
                             seconds(steady_nanoseconds() - posted));
 }
 
-std::vector<int64_t> Group::missing_ranks(const Operation& operation) const {
+std::vector<int64_t> ShmGroup::missing_ranks(const ShmOperation& operation) const {
   if (is_message(operation.call.kind)) return {operation.call.root};
   std::vector<int64_t> missing;
   for (int64_t r = 0; r < size_; ++r) {
@@ -62,15 +48,15 @@ std::vector<int64_t> Group::missing_ranks(const Operation& operation) const {
     bool late = theirs.sequence.load() != operation.sequence;
     if (operation.arrived_) {
       switch (operation.way_) {
-        case Operation::Way::inlined:
+        case ShmOperation::Way::inlined:
           break;
-        case Operation::Way::shared:
+        case ShmOperation::Way::shared:
           late = ranks_[r].completed.load() < operation.sequence;
           break;
-        case Operation::Way::pull:
+        case ShmOperation::Way::pull:
           late = theirs.finished.load() == 0;
           break;
-        case Operation::Way::staged: {
+        case ShmOperation::Way::staged: {
           const uint64_t end = operation.base_ + static_cast<uint64_t>(operation.pieces_);
           late = ranks_[r].staged.load() < end || ranks_[r].consumed.load() < end;
           break;
@@ -82,7 +68,7 @@ std::vector<int64_t> Group::missing_ranks(const Operation& operation) const {
   return missing;
 }
 
-void Group::check_poison(const std::function<std::string()>& waiting_for) {
+void ShmGroup::check_poison(const std::function<std::string()>& waiting_for) {
   if (!arena_->poisoned()) return;
   const std::string text = fmt::format("{}: {} cannot complete, because another rank failed: {}", signature(),
                                        waiting_for(), arena_->poison_message());
@@ -92,7 +78,7 @@ void Group::check_poison(const std::function<std::string()>& waiting_for) {
 
 // `rank`, the rank that it waits for in turn (a message has not come), and so on to the one that holds them all up.
 // Ranks that wait in a circle hold each other up.
-std::vector<int64_t> Group::waiting_chain(int64_t rank) const {
+std::vector<int64_t> ShmGroup::waiting_chain(int64_t rank) const {
   std::vector<int64_t> chain = {rank};
   while (state_of_rank(chain.back()) == ProcessState::alive) {
     const int64_t next = ranks_[chain.back()].waits_for.load(std::memory_order_relaxed) - 1;
@@ -103,7 +89,7 @@ std::vector<int64_t> Group::waiting_chain(int64_t rank) const {
 }
 
 // `rank 1 (pid 4242 on host), whose last call was ...: it is stopped; rank 2 ...: it is alive, but late`
-std::string Group::late_in_words(const std::vector<int64_t>& missing) const {
+std::string ShmGroup::late_in_words(const std::vector<int64_t>& missing) const {
   std::string who;
   for (const int64_t rank : missing) {
     const std::vector<int64_t> chain = waiting_chain(rank);
@@ -120,13 +106,13 @@ std::string Group::late_in_words(const std::vector<int64_t>& missing) const {
   return who.empty() ? "nobody is missing any more" : who;
 }
 
-ProcessState Group::state_of_rank(int64_t rank) const {
+ProcessState ShmGroup::state_of_rank(int64_t rank) const {
   const auto member = arena_->member(members_[static_cast<size_t>(rank)]);
   return member ? state_of(member->process) : ProcessState::unknown;
 }
 
-void Group::check_peers(const std::vector<int64_t>& missing, const std::function<std::string()>& waiting_for,
-                        Nanoseconds elapsed, Nanoseconds deadline) {
+void ShmGroup::check_peers(const std::vector<int64_t>& missing, const std::function<std::string()>& waiting_for,
+                           Nanoseconds elapsed, Nanoseconds deadline) {
   for (const int64_t rank : missing) {
     if (state_of_rank(rank) != ProcessState::dead) continue;
     // It may have failed in words just before it died: that is the better story.
@@ -148,16 +134,7 @@ void Group::check_peers(const std::vector<int64_t>& missing, const std::function
                waiting_for(), seconds(deadline), late_in_words(missing));
 }
 
-void Group::dump_if_asked() const {
-  if (!flight_dump_requested() || recorder_->folder().empty() || !take_flight_dump_request()) return;
-  try {
-    log::info("flight recorder: {}", dump_flight(recorder_->folder(), "on request (SIGUSR2)").string());
-  } catch (const std::exception& error) {
-    log::warning("no dump of the flight recorder: {}", error.what());
-  }
-}
-
-void Group::fail(int64_t culprit, const std::string& message) {
+void ShmGroup::fail(int64_t culprit, const std::string& message) {
   record_failure(message);
   if (arena_->poison(culprit, message)) log::error("last calls of {}:\n{}", signature(), flight_record());
   control_->bell.fetch_add(1);
@@ -165,7 +142,7 @@ void Group::fail(int64_t culprit, const std::string& message) {
   throw WorkerError(message);
 }
 
-void Group::abort(const std::string& message, bool with_record) noexcept {
+void ShmGroup::abort(const std::string& message, bool with_record) noexcept {
   if (size_ == 1) return;
   try {
     const int64_t self = members_[static_cast<size_t>(rank_)];
@@ -180,9 +157,9 @@ void Group::abort(const std::string& message, bool with_record) noexcept {
 }
 
 // What is under way will not be done any more.
-void Group::record_failure(std::string_view message) {
+void ShmGroup::record_failure(std::string_view message) {
   const Nanoseconds time = steady_nanoseconds();
-  const auto mark = [&](const std::deque<std::shared_ptr<Operation>>& queue) {
+  const auto mark = [&](const std::deque<std::shared_ptr<ShmOperation>>& queue) {
     for (const auto& operation : queue) {
       if (!operation->done) recorder_->finished(operation->record_, time, FlightState::failed);
     }
@@ -193,23 +170,6 @@ void Group::record_failure(std::string_view message) {
     mark(peer.receives);
   }
   recorder_->set_failure(message);
-}
-
-std::string Group::flight_record() const {
-  std::vector<FlightRecord> records = recorder_->newest(recorder_->capacity());
-  std::erase_if(records, [&](const FlightRecord& record) { return record.group != recorded_as_; });
-  // The newest are enough for a log; all of them are in the recorder's file.
-  const size_t skipped = records.size() - std::min<size_t>(records.size(), ring_entries);
-  std::string text;
-  const Nanoseconds time = steady_nanoseconds();
-  for (const FlightRecord& record : std::span(records).subspan(skipped)) {
-    text += fmt::format("  {} #{} on axis {}, posted {:.6f} s ago, ", comm::describe(record.packed, record.count),
-                        record.sequence, axis_, seconds(time - record.posted));
-    text += record.state == FlightState::done
-                ? fmt::format("took {:.6f} s\n", seconds(record.finished - record.posted))
-                : fmt::format("{}\n", record.state == FlightState::failed ? "failed" : "under way");
-  }
-  return text;
 }
 
 }  // namespace trireme::comm

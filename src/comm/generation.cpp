@@ -12,7 +12,8 @@ struct Generation::Counters {
   alignas(128) std::atomic<uint64_t> released{0};
 };
 
-Generation::Generation(std::shared_ptr<Group> group, const std::string& name) : group_(std::move(group)), name_(name) {
+Generation::Generation(std::shared_ptr<ShmGroup> group, const std::string& name)
+    : group_(std::move(group)), name_(name) {
   if (group_->size() == 1) {
     own_ = std::make_unique<Counters[]>(1);
     counters_ = own_.get();

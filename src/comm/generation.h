@@ -9,14 +9,14 @@
 #include <memory>
 #include <string>
 
-#include "comm/group.h"
+#include "comm/shm_group.h"
 
 namespace trireme::comm {
 
 class Generation {
  public:
   /// Collective in effect, in the order of the group's shared allocations.
-  Generation(std::shared_ptr<Group> group, const std::string& name);
+  Generation(std::shared_ptr<ShmGroup> group, const std::string& name);
   ~Generation();
 
   void begin_write();
@@ -30,7 +30,7 @@ class Generation {
   struct Counters;
   void await(bool written, uint64_t number, const char* what);
 
-  std::shared_ptr<Group> group_;
+  std::shared_ptr<ShmGroup> group_;
   std::string name_;
   std::unique_ptr<Counters[]> own_;  // at size 1
   Counters* counters_ = nullptr;     // one for each rank

@@ -1,28 +1,20 @@
 #include "comm/group.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <limits>
-#include <numeric>
+#include <span>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hash.h"
-#include "comm/futex.h"
+#include "base/host.h"
+#include "base/log.h"
+#include "comm/flight_log.h"
 
 namespace trireme::comm {
 namespace {
 
-constexpr int64_t spin_nanoseconds = 20'000;
-constexpr int64_t look_nanoseconds = 500'000'000;  // between two looks at the peers' processes
-constexpr int64_t patience_nanoseconds = 1'000'000'000;
+constexpr size_t records_in_a_log = 64;
 
-void pause() {
-#ifdef __x86_64__
-  __builtin_ia32_pause();
-#endif
-}
+double seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 }  // namespace
 
@@ -31,210 +23,25 @@ Group::Group(std::string axis, std::shared_ptr<const GroupSettings> settings)
       axis_(std::move(axis)),
       members_{0} {}
 
-Group::Group(std::shared_ptr<Arena> arena, GroupOptions options)
-    : arena_(std::move(arena)),
-      settings_(options.settings != nullptr ? std::move(options.settings) : std::make_shared<GroupSettings>()),
+Group::Group(GroupOptions options)
+    : settings_(options.settings != nullptr ? std::move(options.settings) : std::make_shared<GroupSettings>()),
       axis_(std::move(options.axis)),
       generation_(options.generation),
       members_(std::move(options.members)),
       rank_(options.rank),
+      size_(static_cast<int64_t>(members_.size())),
       timeout_(options.timeout) {
-  if (members_.empty()) {
-    members_.resize(static_cast<size_t>(arena_->ranks()));
-    std::iota(members_.begin(), members_.end(), 0);
-  }
-  size_ = static_cast<int64_t>(members_.size());
   TRIREME_CHECK(rank_ >= 0 && rank_ < size_, "rank {} of {}", rank_, size_);
   TRIREME_CHECK(timeout_.count() > 0, "a deadline of {} ms", timeout_.count());
-  const int64_t self = members_[static_cast<size_t>(rank_)];
-  arena_->enroll(self);
-  // With more ranks than processors a spinning rank keeps the awaited one from running.
-  spin_ = size_ <= ::sysconf(_SC_NPROCESSORS_ONLN) ? spin_nanoseconds : 0;
-
-  const std::string_view who(reinterpret_cast<const char*>(members_.data()), members_.size() * sizeof(int64_t));
-  // A second group of the same ranks must not find the counters of the first.
-  const std::string stem = fmt::format("{}/{}/", axis_, hash_hex(who));
-  const int64_t instance = arena_->next_instance(stem, self);
-  block_name_ = fmt::format("{}{}/", stem, instance);
-  const auto block = [&](const char* part, int64_t bytes) {
-    return arena_->find_or_allocate(block_name_ + part, bytes, self);
-  };
-  const auto n = static_cast<size_t>(size_);
-  control_ = reinterpret_cast<GroupControl*>(block("control", sizeof(GroupControl)));
-  ranks_ = reinterpret_cast<RankControl*>(block("ranks", static_cast<int64_t>(n * sizeof(RankControl))));
-  slots_ = reinterpret_cast<Slots*>(block("slots", static_cast<int64_t>(n * sizeof(Slots))));
-  channels_.resize(n);
-  peers_.resize(n);
-  flat_.resize(n);
   const auto speed = settings_->links.find(axis_);
   if (speed != settings_->links.end()) link_ = EmulatedLink(speed->second);
-  incoming_.assign(n, link_);
-  recorder_ = settings_->recorder != nullptr ? settings_->recorder : std::make_shared<FlightRecorder>();
-  recorded_as_ = recorder_->add_group({axis_, rank_, members_, instance, generation_});
 }
 
 Group::~Group() = default;
 
-// An entry of the ring is written again after ring_entries calls: all ranks must have read it.
-void Group::await_ring(uint64_t sequence) {
-  if (sequence <= static_cast<uint64_t>(ring_entries) + ring_free_) return;
-  const uint64_t needed = sequence - static_cast<uint64_t>(ring_entries);
-  const auto free = [&] {
-    uint64_t least = ~uint64_t{0};
-    for (int64_t r = 0; r < size_; ++r) least = std::min(least, ranks_[r].completed.load());
-    ring_free_ = least;
-    return least >= needed;
-  };
-  // Behind is who holds up the oldest call, not everybody who has not completed the one that lies in the entry.
-  block(
-      free, [&] { return fmt::format("call #{} on axis {} (64 earlier calls are under way)", sequence, axis_); },
-      [&] { return under_way_.empty() ? std::vector<int64_t>() : missing_ranks(*under_way_.front()); }, timeout_);
-}
-
-// The channels of one sender, in one block. A group that sends no messages has none.
-Channel& Group::channel(int64_t from, int64_t to) {
-  Channel*& row = channels_[static_cast<size_t>(from)];
-  if (row == nullptr) {
-    row = reinterpret_cast<Channel*>(arena_->find_or_allocate(fmt::format("{}channels/{}", block_name_, from),
-                                                              size_ * static_cast<int64_t>(sizeof(Channel)),
-                                                              members_[static_cast<size_t>(rank_)]));
-  }
-  return row[to];
-}
-
-Group::Nanoseconds Group::link_now() const { return settings_->clock ? settings_->clock() : steady_nanoseconds(); }
-
-// The result is there. Unless a link is emulated that is the end of the call.
-void Group::complete(Operation& operation) {
-  operation.worked_ = operation.moved_ = true;
-  release(operation);
-}
-
-bool Group::release(Operation& operation) {
-  if (operation.release_ != 0 && link_now() < operation.release_) return false;
-  operation.done = true;
-  operation.call.keep_alive.reset();
-  recorder_->finished(operation.record_, steady_nanoseconds());
-  return true;
-}
-
-// Until an emulated link lets go of the next result that is there; for ever when it holds none.
-Group::Nanoseconds Group::until_release() const {
-  Nanoseconds first = std::numeric_limits<Nanoseconds>::max();
-  const auto look = [&](const std::deque<std::shared_ptr<Operation>>& queue) {
-    for (const auto& operation : queue) {
-      if (operation->moved_ && !operation->done) first = std::min(first, operation->release_);
-    }
-  };
-  if (!link_.speed().emulated()) return first;
-  look(under_way_);
-  for (const Peer& peer : peers_) look(peer.receives);
-  if (first == std::numeric_limits<Nanoseconds>::max()) return first;
-  return settings_->clock ? 1'000'000 : std::max<Nanoseconds>(first - steady_nanoseconds(), 1'000);
-}
-
-bool Group::held_by_link() const { return until_release() != std::numeric_limits<Nanoseconds>::max(); }
-
-// ---- waiting
-
-// The counters above are written and read with sequential consistency, and so are bell and sleepers: either the writer
-// sees that someone sleeps, or the sleeper, who looks once more after saying so, sees the counter.
-void Group::notify() {
-  if (control_->sleepers.load() == 0) return;
-  control_->bell.fetch_add(1);
-  futex_wake_all(control_->bell);
-}
-
-bool Group::advance() {
-  bool moved = false;
-  for (size_t i = 0; i < under_way_.size(); ++i) {
-    Operation& operation = *under_way_[i];
-    if (!operation.done) moved |= operation.moved_ ? release(operation) : step(operation);
-    if (!operation.worked_) break;  // the next call comes after this one on every rank
-  }
-  uint64_t completed = 0;
-  while (!under_way_.empty() && under_way_.front()->done) {
-    completed = under_way_.front()->sequence;
-    under_way_.pop_front();
-  }
-  if (completed != 0) {
-    ranks_[rank_].completed.store(completed);
-    notify();
-  }
-  if (messages_under_way_ != 0) moved |= advance_messages();
-  return moved;
-}
-
-template <typename Ready, typename What, typename Missing>
-void Group::block(const Ready& ready, const What& waiting_for, const Missing& missing,
-                  std::chrono::milliseconds timeout_of_this) {
-  check_poison(waiting_for);  // first: after a failure the callers' buffers may be gone, and nothing may touch them
-  advance();
-  if (ready()) return;
-  const Nanoseconds timeout = std::chrono::nanoseconds(timeout_of_this).count();
-  told_ = false;
-  Nanoseconds start = steady_nanoseconds();  // of the time in which nothing moved
-  Nanoseconds looked = start;
-  const auto turn = [&] {
-    if (advance()) start = 0;
-    return ready();
-  };
-  // Told to those who wait for this rank: it is not what holds them up.
-  struct Waiting {
-    std::atomic<int64_t>& rank;
-    ~Waiting() { rank.store(0, std::memory_order_relaxed); }
-  } waiting{ranks_[rank_].waits_for};
-  for (;;) {
-    const Nanoseconds spin_end = steady_nanoseconds() + spin_;
-    do {
-      for (int i = 0; i < 16; ++i) {
-        if (turn()) return;
-        pause();
-      }
-    } while (steady_nanoseconds() < spin_end);
-    check_poison(waiting_for);
-
-    if (start == 0) start = steady_nanoseconds();
-    struct Sleeper {
-      GroupControl* control;
-      uint32_t bell;
-      explicit Sleeper(GroupControl* c) : control(c), bell(c->bell.load()) { control->sleepers.fetch_add(1); }
-      ~Sleeper() { control->sleepers.fetch_sub(1); }
-    };
-    {
-      const Sleeper sleeper(control_);
-      if (turn()) return;
-      if (start != 0 && !arena_->poisoned()) {
-        const Nanoseconds left = std::max<Nanoseconds>(start + timeout - steady_nanoseconds(), 1'000);
-        futex_wait(control_->bell, sleeper.bell, std::min({left, look_nanoseconds, until_release()}));
-      }
-    }
-    if (turn()) return;
-    check_poison(waiting_for);
-    const Nanoseconds time = steady_nanoseconds();
-    if (start == 0) start = time;
-    // What an emulated link holds is not late.
-    if (held_by_link()) start = looked = time;
-    const bool expired = time - start >= timeout;
-    if (expired || (time - start >= patience_nanoseconds && time - looked >= look_nanoseconds)) {
-      looked = time;
-      dump_if_asked();
-      const std::vector<int64_t> late = missing();
-      waiting.rank.store(late.empty() ? 0 : late.front() + 1, std::memory_order_relaxed);
-      check_peers(late, waiting_for, time - start, timeout);
-    }
-  }
-}
-
-void Group::wait(Operation& operation, std::chrono::milliseconds timeout) {
-  if (operation.done) return;
-  // What holds this call up may be an earlier one.
-  const auto stuck = [&]() -> const Operation& {
-    const bool message = operation.call.kind == Kind::send || operation.call.kind == Kind::recv;
-    return message || under_way_.empty() ? operation : *under_way_.front();
-  };
-  block([&] { return operation.done; }, [&] { return where(stuck()); }, [&] { return missing_ranks(stuck()); },
-        timeout);
+void Group::enroll_in_recorder(int64_t instance) {
+  recorder_ = settings_->recorder != nullptr ? settings_->recorder : std::make_shared<FlightRecorder>();
+  recorded_as_ = recorder_->add_group({axis_, rank_, members_, instance, generation_});
 }
 
 bool Group::test(Operation& operation) {
@@ -242,33 +49,54 @@ bool Group::test(Operation& operation) {
   return operation.done;
 }
 
-void Group::progress() {
-  if (size_ == 1) return;
-  check_poison([&] { return fmt::format("progress on axis {}", axis_); });
-  advance();
-}
-
 void Group::run(Call call) { wait(*post(std::move(call))); }
 
-void Group::block_until(const std::function<bool()>& ready, const std::function<std::string()>& waiting_for,
-                        const std::function<std::vector<int64_t>()>& missing) {
-  if (ready()) return;
-  TRIREME_CHECK(size_ > 1, "{} cannot come true in a group of one", waiting_for());
-  block(ready, waiting_for, missing, timeout_);
+Group::Nanoseconds Group::link_now() const { return settings_->clock ? settings_->clock() : steady_nanoseconds(); }
+
+std::string Group::signature() const {
+  return fmt::format("rank {} on {}", members_[static_cast<size_t>(rank_)], host_name());
 }
 
-bool Group::is_once(const void* memory) const {
-  const auto* at = static_cast<const std::byte*>(memory);
-  const auto after = once_.upper_bound(at);
-  if (after == once_.begin()) return false;
-  const auto& [start, bytes] = *std::prev(after);
-  return at < start + bytes;
+std::string Group::where(const Operation& operation) const {
+  return fmt::format("{} #{} on axis {}", describe(operation), operation.sequence, axis_);
 }
 
-std::byte* Group::shared_alloc(std::string_view name, int64_t bytes) {
-  TRIREME_CHECK(arena_ != nullptr, "a group of one has no arena");
-  const int64_t index = allocations_++;  // a full arena refuses the same call on every rank, so it counts too
-  return arena_->allocate(control_->allocations, index, name, bytes, members_[static_cast<size_t>(rank_)]);
+std::string Group::describe(const Operation& operation) const {
+  const double factor = operation.call.reduction.factor;
+  return comm::describe(operation.packed_, operation.call.count) +
+         (factor == 1 ? "" : fmt::format(" times {}", factor));
+}
+
+void Group::dump_if_asked() const {
+  if (!flight_dump_requested() || recorder_->folder().empty() || !take_flight_dump_request()) return;
+  try {
+    log::info("flight recorder: {}", dump_flight(recorder_->folder(), "on request (SIGUSR2)").string());
+  } catch (const std::exception& error) {
+    log::warning("no dump of the flight recorder: {}", error.what());
+  }
+}
+
+std::string Group::flight_record() const {
+  std::vector<FlightRecord> records = recorder_->newest(recorder_->capacity());
+  std::erase_if(records, [&](const FlightRecord& record) { return record.group != recorded_as_; });
+  // The newest are enough for a log; all of them are in the recorder's file.
+  const size_t skipped = records.size() - std::min<size_t>(records.size(), records_in_a_log);
+  std::string text;
+  const Nanoseconds time = steady_nanoseconds();
+  for (const FlightRecord& record : std::span(records).subspan(skipped)) {
+    text += fmt::format("  {} #{} on axis {}, posted {:.6f} s ago, ", comm::describe(record.packed, record.count),
+                        record.sequence, axis_, seconds(time - record.posted));
+    text += record.state == FlightState::done
+                ? fmt::format("took {:.6f} s\n", seconds(record.finished - record.posted))
+                : fmt::format("{}\n", record.state == FlightState::failed ? "failed" : "under way");
+  }
+  return text;
+}
+
+WireCost Group::wire_cost(const Operation& operation) const {
+  const int64_t element = operation.element_bytes_;
+  return ring_cost(operation.call.kind, size_, operation.call.count * element, operation.largest_block_ * element,
+                   operation.most_exchanged_ * element);
 }
 
 }  // namespace trireme::comm

@@ -51,11 +51,8 @@ void rendezvous_of_job(Reader& reader, LaunchEnvironment& environment, const cha
                        std::optional<std::string> host) {
   environment.master_addr = reader.text("MASTER_ADDR").value_or(host.value_or(""));
   if (environment.master_addr.empty()) {
-    if (environment.world_size == environment.local_world_size) {
-      environment.master_addr = "127.0.0.1";
-    } else {
-      reader.fault("MASTER_ADDR is not set: give the host of rank 0");
-    }
+    // On several machines it stays empty: comm.backend = mpi needs no address, and whoever does asks for one.
+    if (environment.world_size == environment.local_world_size) environment.master_addr = "127.0.0.1";
   }
   uint64_t number = 0;
   for (const char c : reader.text(job).value_or("0")) number = number * 31 + static_cast<unsigned char>(c);
@@ -92,6 +89,8 @@ LaunchEnvironment detect_environment() {
 LaunchEnvironment detect_environment(const Getenv& getenv) {
   Reader reader(getenv);
   LaunchEnvironment e;
+  // srun sets PMI_RANK too, for whichever MPI library; the mpirun of MPICH alone sets this one beside it.
+  const bool by_hydra = reader.has("PMI_RANK") && reader.has("MPI_LOCALNRANKS");
   if (reader.has("RANK") || reader.has("WORLD_SIZE")) {
     e.launcher = "torchrun";
     e.rank = reader.number("RANK", 0);
@@ -110,7 +109,18 @@ LaunchEnvironment detect_environment(const Getenv& getenv) {
     }
     e.run_id = fmt::format("{}/{}", reader.text("TORCHELASTIC_RUN_ID").value_or("0"),
                            reader.text("TORCHELASTIC_RESTART_COUNT").value_or("0"));
-  } else if (reader.has("SLURM_PROCID") && (reader.has("SLURM_STEP_NUM_TASKS") || reader.has("SLURM_NTASKS"))) {
+    // mpirun in an allocation of Slurm's inherits the variables of the batch script, so it is asked for first.
+  } else if (reader.has("OMPI_COMM_WORLD_RANK") || reader.has("OMPI_COMM_WORLD_SIZE")) {
+    e.launcher = "openmpi";
+    e.rank = reader.number("OMPI_COMM_WORLD_RANK", 0);
+    e.world_size = reader.number("OMPI_COMM_WORLD_SIZE", 1);
+    e.local_rank = reader.number("OMPI_COMM_WORLD_LOCAL_RANK", 0, e.rank);
+    e.local_world_size = reader.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, e.world_size);
+    const char* job = reader.has("PMIX_NAMESPACE") ? "PMIX_NAMESPACE" : "OMPI_MCA_ess_base_jobid";
+    if (e.world_size > 1) rendezvous_of_job(reader, e, job, std::nullopt);
+    e.run_id = reader.text(job).value_or("0");
+  } else if (!by_hydra && reader.has("SLURM_PROCID") &&
+             (reader.has("SLURM_STEP_NUM_TASKS") || reader.has("SLURM_NTASKS"))) {
     e.launcher = "slurm";
     e.rank = reader.number("SLURM_PROCID", 0);
     e.world_size = reader.number(reader.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", 1);
@@ -129,15 +139,6 @@ LaunchEnvironment detect_environment(const Getenv& getenv) {
     }
     e.run_id =
         fmt::format("{}.{}", reader.text("SLURM_JOB_ID").value_or("0"), reader.text("SLURM_STEP_ID").value_or("0"));
-  } else if (reader.has("OMPI_COMM_WORLD_RANK") || reader.has("OMPI_COMM_WORLD_SIZE")) {
-    e.launcher = "openmpi";
-    e.rank = reader.number("OMPI_COMM_WORLD_RANK", 0);
-    e.world_size = reader.number("OMPI_COMM_WORLD_SIZE", 1);
-    e.local_rank = reader.number("OMPI_COMM_WORLD_LOCAL_RANK", 0, e.rank);
-    e.local_world_size = reader.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, e.world_size);
-    const char* job = reader.has("PMIX_NAMESPACE") ? "PMIX_NAMESPACE" : "OMPI_MCA_ess_base_jobid";
-    if (e.world_size > 1) rendezvous_of_job(reader, e, job, std::nullopt);
-    e.run_id = reader.text(job).value_or("0");
   } else if (reader.has("PMI_RANK") || reader.has("PMI_SIZE")) {
     e.launcher = "mpich";
     e.rank = reader.number("PMI_RANK", 0);

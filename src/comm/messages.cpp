@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/group.h"
+#include "comm/shm_group.h"
 
 namespace trireme::comm {
 namespace {
@@ -13,9 +13,9 @@ int64_t slots_of(int64_t bytes) { return std::max<int64_t>((bytes + channel_slot
 
 }  // namespace
 
-bool Group::advance_messages() {
+bool ShmGroup::advance_messages() {
   bool moved = false;
-  const auto drain = [&](std::deque<std::shared_ptr<Operation>>& queue, auto&& step) {
+  const auto drain = [&](std::deque<std::shared_ptr<ShmOperation>>& queue, auto&& step) {
     while (!queue.empty()) {
       moved |= queue.front()->moved_ ? release(*queue.front()) : step(*queue.front());
       if (!queue.front()->done) return;
@@ -26,13 +26,13 @@ bool Group::advance_messages() {
   for (int64_t r = 0; r < size_; ++r) {
     if (r == rank_) continue;
     Peer& peer = peers_[static_cast<size_t>(r)];
-    drain(peer.sends, [&](Operation& operation) { return step_send(operation, channel(rank_, r), r); });
-    drain(peer.receives, [&](Operation& operation) { return step_recv(operation, channel(r, rank_), r); });
+    drain(peer.sends, [&](ShmOperation& operation) { return step_send(operation, channel(rank_, r), r); });
+    drain(peer.receives, [&](ShmOperation& operation) { return step_recv(operation, channel(r, rank_), r); });
   }
   return moved;
 }
 
-bool Group::step_send(Operation& operation, Channel& channel, int64_t to) {
+bool ShmGroup::step_send(ShmOperation& operation, Channel& channel, int64_t to) {
   Peer& peer = peers_[static_cast<size_t>(to)];
   const Call& call = operation.call;
   const int64_t bytes = call.count * operation.element_bytes_;
@@ -73,7 +73,7 @@ bool Group::step_send(Operation& operation, Channel& channel, int64_t to) {
   return true;
 }
 
-bool Group::step_recv(Operation& operation, Channel& channel, int64_t from) {
+bool ShmGroup::step_recv(ShmOperation& operation, Channel& channel, int64_t from) {
   Peer& peer = peers_[static_cast<size_t>(from)];
   const Call& call = operation.call;
   const int64_t bytes = call.count * operation.element_bytes_;

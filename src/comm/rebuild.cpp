@@ -48,7 +48,7 @@ class Meeting {
         address_(fmt::format("{}/{}", options.meeting, options.generation)),
         deadline_(Clock::now() + options.deadline) {}
 
-  std::shared_ptr<Group> run() {
+  std::shared_ptr<ShmGroup> run() {
     for (;;) {
       if (FileDescriptor door = listen_at(address_)) return lead(door);
       if (errno != EADDRINUSE) throw_errno("listen at", fmt::format("the abstract socket {}", address_), errno);
@@ -64,20 +64,20 @@ class Meeting {
   }
 
  private:
-  std::shared_ptr<Group> make_group(std::shared_ptr<Arena> arena, int64_t rank) const {
-    if (arena == nullptr) return std::make_shared<Group>(o_.axis, o_.settings);
+  std::shared_ptr<ShmGroup> make_group(std::shared_ptr<Arena> arena, int64_t rank) const {
+    if (arena == nullptr) return std::make_shared<ShmGroup>(o_.axis, o_.settings);
     GroupOptions options;
     options.axis = o_.axis;
     options.rank = rank;
     options.timeout = o_.timeout;
     options.settings = o_.settings;
     options.generation = o_.generation;
-    return std::make_shared<Group>(std::move(arena), options);
+    return std::make_shared<ShmGroup>(std::move(arena), options);
   }
 
   // -- the one who opened the door
 
-  std::shared_ptr<Group> lead(const FileDescriptor& door) {
+  std::shared_ptr<ShmGroup> lead(const FileDescriptor& door) {
     std::vector<Visitor> members(1);
     members[0].id = o_.id;
     auto settled = Clock::now() + o_.settle;
@@ -139,7 +139,7 @@ class Meeting {
   // -- the others
 
   // Null when the other side went away: another will open a door.
-  std::shared_ptr<Group> follow(const FileDescriptor& socket) const {
+  std::shared_ptr<ShmGroup> follow(const FileDescriptor& socket) const {
     Hello hello;
     hello.id = o_.id;
     if (::send(socket.get(), &hello, sizeof hello, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof hello)) return nullptr;
@@ -166,7 +166,7 @@ class Meeting {
 
 }  // namespace
 
-std::shared_ptr<Group> rebuild(const RebuildOptions& options) {
+std::shared_ptr<ShmGroup> rebuild(const RebuildOptions& options) {
   if (options.meeting.empty()) throw_input("a group is built anew at a meeting that has a name");
   return Meeting(options).run();
 }

@@ -19,7 +19,7 @@
 #include <memory>
 #include <string>
 
-#include "comm/group.h"
+#include "comm/shm_group.h"
 
 namespace trireme::comm {
 
@@ -39,6 +39,6 @@ struct RebuildOptions {
 };
 
 /// Collective of those who come.
-std::shared_ptr<Group> rebuild(const RebuildOptions& options);
+std::shared_ptr<ShmGroup> rebuild(const RebuildOptions& options);
 
 }  // namespace trireme::comm

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,7 +19,8 @@
 #include "base/file.h"
 #include "base/host.h"
 #include "base/log.h"
-#include "comm/group.h"
+#include "comm/mpi/mpi_group.h"
+#include "comm/shm_group.h"
 
 namespace trireme::comm {
 namespace {
@@ -41,6 +43,7 @@ class Rendezvous {
         timeout_(options.connect_timeout),
         cancelled_(options.cancelled) {
     const bool hosts = e_.rank == 0 && !e_.agent_store;
+    if (e_.master_addr.empty()) throw_input("MASTER_ADDR is not set: give the host of rank 0");
     int64_t port = e_.master_port;
     if (port == 0 && (options.publish_port == nullptr || options.await_port == nullptr)) {
       throw_input("MASTER_PORT = 0 works with Trireme's own launcher, which passes the port on; give a port");
@@ -253,7 +256,9 @@ void check_places(const std::vector<Place>& places) {
   const bool spread =
       std::any_of(places.begin(), places.end(), [&](const Place& p) { return p.machine != places[0].machine; });
   if (spread) {
-    throw_input("comm.backend = shm spans one machine, {}; mpi and nccl are not built yet", list_places(places));
+    throw_input(
+        "comm.backend = shm spans one machine, {}; comm.backend = mpi spans several: start the workers with mpirun",
+        list_places(places));
   }
 }
 
@@ -271,13 +276,34 @@ std::shared_ptr<const GroupSettings> with_recorder(const LaunchEnvironment& envi
   return settings;
 }
 
+// MPI knows who the ranks are, so they need no store.
+std::shared_ptr<Communicator> connect_by_mpi(const LaunchEnvironment& environment, const ConnectOptions& options) {
+  auto world = MpiWorld::open(environment.rank, environment.world_size, options.connect_timeout);
+  GroupOptions group_options;
+  group_options.settings = with_recorder(environment, options);
+  if (!group_options.settings->links.empty() && !world->on_one_machine()) {
+    throw_input(
+        "comm.emulate makes a link of one machine slower: the clocks of several machines differ. With comm.backend = "
+        "mpi it works while all ranks are on one machine");
+  }
+  group_options.members.resize(static_cast<size_t>(environment.world_size));
+  std::iota(group_options.members.begin(), group_options.members.end(), 0);
+  group_options.rank = environment.rank;
+  group_options.timeout = options.timeout;
+  if (environment.rank == 0) log::info("comm.backend = mpi: {} ranks, {}", environment.world_size, world->library());
+  auto communicator = std::make_shared<Communicator>(std::make_shared<MpiGroup>(std::move(world), group_options));
+  communicator->barrier();
+  return communicator;
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> connect(const LaunchEnvironment& environment, const ConnectOptions& options) {
-  if (options.backend != "auto" && options.backend != "shm") {
-    throw_input("comm.backend = {} is not built; auto and shm are", options.backend);
+  if (options.backend != "auto" && options.backend != "shm" && options.backend != "mpi") {
+    throw_input("comm.backend = {} is not built; auto, shm and mpi are", options.backend);
   }
   if (environment.world_size == 1) return Communicator::solo("world");
+  if (options.backend == "mpi") return connect_by_mpi(environment, options);
 
   Rendezvous meeting(environment, options);
   meeting.agree_on_world_size();
@@ -303,7 +329,7 @@ std::shared_ptr<Communicator> connect(const LaunchEnvironment& environment, cons
   group_options.rank = environment.rank;
   group_options.settings = with_recorder(environment, options);
   group_options.timeout = options.timeout;
-  auto world = std::make_shared<Communicator>(std::make_shared<Group>(std::move(arena), group_options));
+  auto world = std::make_shared<Communicator>(std::make_shared<ShmGroup>(std::move(arena), group_options));
   // Nobody needs the store after this, so rank 0 may take it, and its thread, down.
   world->barrier();
   return world;

@@ -20,7 +20,7 @@
 namespace trireme::comm {
 
 struct ConnectOptions {
-  std::string backend = "auto";                       ///< comm.backend: auto or shm
+  std::string backend = "auto";                       ///< comm.backend: auto, shm or mpi
   std::chrono::milliseconds timeout{600'000};         ///< deadline of each wait of the communicator
   std::chrono::milliseconds connect_timeout{60'000};  ///< deadline of the whole rendezvous
   std::shared_ptr<GroupSettings> settings;            ///< of all groups of this process; null: the defaults

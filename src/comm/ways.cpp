@@ -1,4 +1,4 @@
-// How a collective gets done once it is posted; see group.h.
+// How a collective gets done once it is posted; see shm_group.h.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -6,8 +6,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/group.h"
 #include "comm/reduce.h"
+#include "comm/shm_group.h"
 
 namespace trireme::comm {
 namespace {
@@ -25,7 +25,7 @@ void copy(std::byte* to, const std::byte* from, int64_t bytes) {
 
 }  // namespace
 
-bool Group::step(Operation& operation) {
+bool ShmGroup::step(ShmOperation& operation) {
   if (!operation.arrived_) {
     if (!all_posted(operation)) return false;
     check_agreement(operation);
@@ -41,7 +41,7 @@ bool Group::step(Operation& operation) {
     }
   }
   switch (operation.way_) {
-    case Operation::Way::inlined: {
+    case ShmOperation::Way::inlined: {
       for (int64_t r = 0; r < size_; ++r) {
         const int64_t start = operation.starts_.empty()
                                   ? (splits_input(operation.call.kind) ? operation.in_.before(rank_) : 0)
@@ -52,24 +52,24 @@ bool Group::step(Operation& operation) {
       complete(operation);
       return true;
     }
-    case Operation::Way::shared:
+    case ShmOperation::Way::shared:
       return step_shared(operation);
-    case Operation::Way::pull:
+    case ShmOperation::Way::pull:
       return step_pull(operation);
-    case Operation::Way::staged:
+    case ShmOperation::Way::staged:
       return step_staged(operation);
   }
   return false;
 }
 
-bool Group::all_posted(Operation& operation) {
+bool ShmGroup::all_posted(ShmOperation& operation) {
   for (; operation.seen_ < size_; ++operation.seen_) {
     if (entry(operation.seen_, operation.sequence).sequence.load() != operation.sequence) return false;
   }
   return true;
 }
 
-void Group::choose_way(Operation& operation) {
+void ShmGroup::choose_way(ShmOperation& operation) {
   const Call& call = operation.call;
   const int64_t element = operation.element_bytes_;
   const auto cut = [&](int64_t share, int64_t width) {
@@ -79,16 +79,16 @@ void Group::choose_way(Operation& operation) {
   };
   if (call.once) {  // whatever its size: a result that each rank writes for itself would be written over a later one
     check_one_memory(operation);
-    operation.way_ = inputs_in_arena(operation) ? Operation::Way::shared : Operation::Way::pull;
+    operation.way_ = inputs_in_arena(operation) ? ShmOperation::Way::shared : ShmOperation::Way::pull;
     cut(operation.largest_block_ * element / 4, 1);
     return;
   }
   if (operation.most_given_ * element <= inline_bytes) {
-    operation.way_ = Operation::Way::inlined;
+    operation.way_ = ShmOperation::Way::inlined;
     return;
   }
   if (!inputs_in_arena(operation)) {
-    operation.way_ = Operation::Way::staged;
+    operation.way_ = ShmOperation::Way::staged;
     const int64_t per_slot = slot_bytes / element / (splits_input(call.kind) ? size_ : 1);
     operation.piece_ = std::max<int64_t>(per_slot / 16 * 16, 1);
     operation.pieces_ = ceil_div(operation.largest_block_, operation.piece_);
@@ -98,10 +98,10 @@ void Group::choose_way(Operation& operation) {
   }
   if (in_place(call)) check_own_memory(operation);
   if (!outputs_in_arena(operation)) {
-    operation.way_ = Operation::Way::pull;
+    operation.way_ = ShmOperation::Way::pull;
     return;
   }
-  operation.way_ = Operation::Way::shared;
+  operation.way_ = ShmOperation::Way::shared;
   // A piece covers the same range of each block of an output.
   const int64_t width = joins_output(call.kind) ? size_ : 1;
   const int64_t share = ceil_div(operation.largest_block_ * width * element, is_dealt(call.kind) ? size_ : 4);
@@ -110,7 +110,7 @@ void Group::choose_way(Operation& operation) {
 
 // ---- staged
 
-bool Group::step_staged(Operation& operation) {
+bool ShmGroup::step_staged(ShmOperation& operation) {
   const Call& call = operation.call;
   const bool gives = (call.kind != Kind::broadcast && call.kind != Kind::scatter) || call.root == rank_;
   const auto all_reached = [&](std::atomic<uint64_t> RankControl::*counter, uint64_t value) {
@@ -162,7 +162,7 @@ bool Group::step_staged(Operation& operation) {
 // ---- moving elements [first, first + length) of every block
 
 // Block b goes to `to` + b * stride elements.
-void Group::put(const Operation& operation, int64_t first, int64_t length, std::byte* to, int64_t stride) const {
+void ShmGroup::put(const ShmOperation& operation, int64_t first, int64_t length, std::byte* to, int64_t stride) const {
   const int64_t element = operation.element_bytes_;
   for (int64_t b = 0; b < operation.in_.blocks(); ++b) {
     operation.in_.visit(b, first, length, [&](int64_t t, int64_t within, int64_t at, int64_t n) {
@@ -173,7 +173,7 @@ void Group::put(const Operation& operation, int64_t first, int64_t length, std::
 }
 
 // The result of `target`, into its output: this rank's own, or that of a peer that is not at it yet.
-void Group::take(const Operation& operation, int64_t first, int64_t length, Source source, int64_t target) {
+void ShmGroup::take(const ShmOperation& operation, int64_t first, int64_t length, Source source, int64_t target) {
   if (!has_output(operation, target)) return;
   const Call& call = operation.call;
   const int64_t element = operation.element_bytes_;
@@ -211,7 +211,7 @@ void Group::take(const Operation& operation, int64_t first, int64_t length, Sour
 }
 
 // The block of `owner` into the one memory of all ranks, cast on its way where types differ.
-void Group::take_once(const Operation& operation, int64_t first, int64_t length, int64_t owner) {
+void ShmGroup::take_once(const ShmOperation& operation, int64_t first, int64_t length, int64_t owner) {
   const Call& call = operation.call;
   operation.out_.visit(owner, first, length, [&](int64_t t, int64_t within, int64_t /*at*/, int64_t n) {
     const auto* from =

@@ -54,7 +54,7 @@ struct EnumNames<Shard> {
 };
 template <>
 struct EnumNames<CommBackend> {
-  static constexpr std::array<std::string_view, 2> values = {"auto", "shm"};
+  static constexpr std::array<std::string_view, 3> values = {"auto", "shm", "mpi"};
 };
 
 template <>

@@ -471,11 +471,10 @@ void add_link(std::vector<Option>& table, const std::string& axis, LinkConfig Em
 void add_running(std::vector<Option>& table) {
   table.push_back(
       Option("comm.backend", at(&Config::comm, &CommConfig::backend),
-             "How workers exchange tensors. shm: shared memory of one machine. auto: the best that this run can "
-             "use.")
-          .refuses("mpi", "auto and shm work, on one machine")
-          .refuses("nccl", "auto and shm work, on one machine")
-          .refuses("gloo", "auto and shm work, on one machine")
+             "How workers exchange tensors. shm: shared memory of one machine. mpi: an MPI library, on one or several "
+             "machines; mpirun starts the workers. auto: shm.")
+          .refuses("nccl", "auto and shm work on one machine, mpi on several")
+          .refuses("gloo", "auto and shm work on one machine, mpi on several")
           .changeable());
   table.push_back(
       Option(

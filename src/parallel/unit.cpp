@@ -80,7 +80,8 @@ SharedTensor::SharedTensor(comm::Communicator& ranks, const std::string& name, i
   tensor_ = ranks.shared_empty(name, {elements}, dtype, sharing);
   if (ranks.size() == 1) return;  // an ordinary tensor, which the allocator has counted
   const auto bytes = static_cast<int64_t>(tensor_.nbytes());
-  held_ = memory::HeldElsewhere(purpose, sharing == comm::Sharing::once ? bytes / ranks.size() : bytes);
+  const bool one_for_all = sharing == comm::Sharing::once && ranks.shares_memory();
+  held_ = memory::HeldElsewhere(purpose, one_for_all ? bytes / ranks.size() : bytes);
 }
 
 }  // namespace trireme::parallel

@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "comm/backend.h"
 #include "comm/bench_collectives.h"
-#include "comm/group.h"
 #include "comm/mesh.h"
+#include "comm/shm_group.h"
 #include "tensor_ranks.h"
 
 namespace trireme::comm {
@@ -92,6 +92,7 @@ TEST_P(Communicators, CollectivesOnTensors) {
 TEST_P(Communicators, Helpers) {
   on_ranks(GetParam(), [](Communicator& c) {
     const int64_t n = c.size();
+    EXPECT_EQ(c.shares_memory(), n > 1 && !testing::under_mpi());
     EXPECT_EQ(c.all_reduce_scalar(c.rank() + 1), n * (n + 1) / 2);
     EXPECT_EQ(c.all_reduce_scalar(static_cast<double>(c.rank()), ReduceOp::max), static_cast<double>(n - 1));
     EXPECT_TRUE(c.any(c.rank() == n - 1));

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "comm/group.h"
+#include "comm/shm_group.h"
 #include "processes.h"
 #include "ranks.h"
 
@@ -40,7 +40,7 @@ struct Buffers {
   std::vector<std::byte> own;
   std::byte *wide, *other, *small, *result;
 
-  Buffers(Group& group, bool in_arena) {
+  Buffers(ShmGroup& group, bool in_arena) {
     const int64_t block = count * 4, total = block * (2 * ranks + 2);
     std::byte* at = nullptr;
     if (in_arena) {
@@ -56,7 +56,7 @@ struct Buffers {
   }
 };
 
-using Round = std::function<void(Group&, Buffers&)>;
+using Round = std::function<void(ShmGroup&, Buffers&)>;
 
 Call list(Kind kind, std::vector<const void*> inputs, std::vector<void*> outputs, std::vector<int64_t> counts,
           std::vector<int64_t> output_counts = {}) {
@@ -70,45 +70,45 @@ Call list(Kind kind, std::vector<const void*> inputs, std::vector<void*> outputs
 const std::map<std::string, Round>& operations() {
   static const std::map<std::string, Round> all = {
       {"all_reduce(sum, F32 x 40000)",
-       [](Group& g, Buffers& b) { g.run(make_call(Kind::all_reduce, DType::f32, count, b.small, b.small)); }},
+       [](ShmGroup& g, Buffers& b) { g.run(make_call(Kind::all_reduce, DType::f32, count, b.small, b.small)); }},
       {"all_reduce(sum, F32 x 40000 in 2 tensors)",
-       [](Group& g, Buffers& b) {
+       [](ShmGroup& g, Buffers& b) {
          g.run(list(Kind::all_reduce, {b.small, b.result}, {b.small, b.result}, {count - 7, 7}));
        }},
       {"reduce(sum, F32 x 40000, root 0)",
-       [](Group& g, Buffers& b) { g.run(make_call(Kind::reduce, DType::f32, count, nullptr, b.small)); }},
+       [](ShmGroup& g, Buffers& b) { g.run(make_call(Kind::reduce, DType::f32, count, nullptr, b.small)); }},
       {"all_gather(F32 x 40000)",
-       [](Group& g, Buffers& b) { g.run(make_call(Kind::all_gather, DType::f32, count, b.small, b.wide)); }},
+       [](ShmGroup& g, Buffers& b) { g.run(make_call(Kind::all_gather, DType::f32, count, b.small, b.wide)); }},
       {"all_gather(F32 x 40007, uneven)",
-       [](Group& g, Buffers& b) {
+       [](ShmGroup& g, Buffers& b) {
          g.run(list(Kind::all_gather, {b.small}, {b.wide}, {count, 0, 7}));
        }},
       {"gather(F32 x 40000, root 2)",
-       [](Group& g, Buffers& b) {
+       [](ShmGroup& g, Buffers& b) {
          g.run(make_call(Kind::gather, DType::f32, count, b.small, g.rank() == 2 ? b.wide : nullptr, 2));
        }},
       {"reduce_scatter(sum, F32 x 40000)",
-       [](Group& g, Buffers& b) { g.run(make_call(Kind::reduce_scatter, DType::f32, count, b.wide, b.small)); }},
+       [](ShmGroup& g, Buffers& b) { g.run(make_call(Kind::reduce_scatter, DType::f32, count, b.wide, b.small)); }},
       {"reduce_scatter(sum, F32 x 40007, uneven)",
-       [](Group& g, Buffers& b) {
+       [](ShmGroup& g, Buffers& b) {
          g.run(list(Kind::reduce_scatter, {b.wide}, {b.small}, {7, count, 0}));
        }},
       {"scatter(F32 x 40000, root 0)",
-       [](Group& g, Buffers& b) {
+       [](ShmGroup& g, Buffers& b) {
          g.run(make_call(Kind::scatter, DType::f32, count, g.rank() == 0 ? b.wide : nullptr, b.small));
        }},
       {"broadcast(F32 x 40000, root 1)",
-       [](Group& g, Buffers& b) { g.run(make_call(Kind::broadcast, DType::f32, count, nullptr, b.small, 1)); }},
+       [](ShmGroup& g, Buffers& b) { g.run(make_call(Kind::broadcast, DType::f32, count, nullptr, b.small, 1)); }},
       {"all_to_all(F32 x 40000)",
-       [](Group& g, Buffers& b) { g.run(make_call(Kind::all_to_all, DType::f32, count, b.wide, b.other)); }},
+       [](ShmGroup& g, Buffers& b) { g.run(make_call(Kind::all_to_all, DType::f32, count, b.wide, b.other)); }},
       {"all_to_all(F32 x 40009, uneven)",
-       [](Group& g, Buffers& b) {  // each gives 9 to rank 0, nothing to rank 1 and the rest to rank 2
+       [](ShmGroup& g, Buffers& b) {  // each gives 9 to rank 0, nothing to rank 1 and the rest to rank 2
          const int64_t mine = g.rank() == 0 ? 9 : g.rank() == 1 ? 0 : count;
          g.run(list(Kind::all_to_all, {b.wide}, {b.other}, {9, 0, count}, {mine, mine, mine}));
        }},
-      {"barrier", [](Group& g, Buffers&) { g.run(make_call(Kind::barrier, DType::u8, 0, nullptr, nullptr)); }},
+      {"barrier", [](ShmGroup& g, Buffers&) { g.run(make_call(Kind::barrier, DType::u8, 0, nullptr, nullptr)); }},
       {"recv(F32 x 40000",
-       [](Group& g, Buffers& b) {  // round the ring
+       [](ShmGroup& g, Buffers& b) {  // round the ring
          const auto sent = g.post(make_call(Kind::send, DType::f32, count, b.small, nullptr, (g.rank() + 1) % ranks));
          g.run(make_call(Kind::recv, DType::f32, count, nullptr, b.result, (g.rank() + ranks - 1) % ranks));
          g.wait(*sent);
@@ -126,7 +126,7 @@ int run_rank(const std::vector<std::string>& args) {
     options.axis = "data";
     options.rank = std::stoll(args[1]);
     options.timeout = milliseconds(timeout_ms);
-    Group group(testing::meet(args[0], options.rank, ranks), options);
+    ShmGroup group(testing::meet(args[0], options.rank, ranks), options);
     Buffers buffers(group, args[3] == "arena");
     const Round& round = operations().at(args[2]);
     for (int64_t i = 0;; ++i) {

@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "comm/flight_log.h"
 #include "comm/flight_recorder.h"
-#include "comm/group.h"
+#include "comm/shm_group.h"
 #include "processes.h"
 #include "ranks.h"
 
@@ -48,7 +48,7 @@ int run_rank(const std::vector<std::string>& args) {
     options.axis = "data";
     options.rank = rank;
     options.settings = settings;
-    Group group(testing::meet(args[0], rank, ranks), options);
+    ShmGroup group(testing::meet(args[0], rank, ranks), options);
     std::vector<float> data(20'000);
     for (int64_t i = 0;; ++i) {
       Call call = make_call(Kind::all_reduce, DType::f32, 20'000, data.data(), data.data());

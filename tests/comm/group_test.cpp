@@ -1,5 +1,5 @@
 // Collectives of the core, over ranks as threads: results compared exactly, for every way a call can take.
-#include "comm/group.h"
+#include "comm/shm_group.h"
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ struct Buffers {
   std::byte *wide_in, *wide_out, *in, *out;
   std::vector<std::byte> own;
 
-  Buffers(Group& group, bool in_arena, int64_t bytes) {
+  Buffers(ShmGroup& group, bool in_arena, int64_t bytes) {
     bytes = (bytes + 63) / 64 * 64;  // elements lie at multiples of their size
     const int64_t n = group.size();
     const int64_t total = bytes * (2 * n + 2);
@@ -70,7 +70,7 @@ class Collectives : public ::testing::TestWithParam<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, ::testing::Values(2, 3, 4, 5, 8));
 
 TEST_P(Collectives, GiveExactResults) {
-  expect_no_errors(run_ranks(GetParam(), [](const std::shared_ptr<Group>& group) {
+  expect_no_errors(run_ranks(GetParam(), [](const std::shared_ptr<ShmGroup>& group) {
     const int64_t n = group->size();
     const int64_t me = group->rank();
     for (const bool in_arena : {true, false}) {
@@ -143,7 +143,7 @@ TEST_P(Collectives, GiveExactResults) {
 }
 
 TEST_P(Collectives, MixOfArenaAndOrdinaryBuffersIsStagedByAll) {
-  expect_no_errors(run_ranks(GetParam(), [](const std::shared_ptr<Group>& group) {
+  expect_no_errors(run_ranks(GetParam(), [](const std::shared_ptr<ShmGroup>& group) {
     Buffers b(*group, group->rank() != 0, large_count * 4);
     if (group->rank() == 0) Buffers(*group, true, large_count * 4);
     fill(DType::f32, b.in, large_count, [&](int64_t i) { return value_of(group->rank(), i); });
@@ -156,7 +156,7 @@ TEST_P(Collectives, MixOfArenaAndOrdinaryBuffersIsStagedByAll) {
 
 // Posted in one order, waited for in another, with more calls under way than the ring holds, and messages in between.
 TEST_P(Collectives, AsynchronousCallsMayBeWaitedForInAnyOrder) {
-  expect_no_errors(run_ranks(GetParam(), [](const std::shared_ptr<Group>& group) {
+  expect_no_errors(run_ranks(GetParam(), [](const std::shared_ptr<ShmGroup>& group) {
     const int64_t n = group->size();
     const int64_t calls = 150;
     const auto count_of = [](int64_t c) {
@@ -201,7 +201,7 @@ TEST(Group, WhatLiesInTheArenaDoesNotNeedThePeersHelp) {
       std::atomic<bool> finished{false};
       expect_no_errors(run_ranks(
           2,
-          [&](const std::shared_ptr<Group>& group) {
+          [&](const std::shared_ptr<ShmGroup>& group) {
             const int64_t count = 100'003, me = group->rank();
             Buffers b(*group, true, count * 4);
             for (std::byte* small : {b.in, b.out})
@@ -256,7 +256,7 @@ TEST(Group, SameLayoutGivesTheSameBits) {
   std::vector<std::vector<float>> results;
   for (const bool in_arena : {true, true, false}) {
     std::vector<float> result(50'001);
-    expect_no_errors(run_ranks(3, [&](const std::shared_ptr<Group>& group) {
+    expect_no_errors(run_ranks(3, [&](const std::shared_ptr<ShmGroup>& group) {
       Buffers b(*group, in_arena, 50'001 * 4);
       auto* data = reinterpret_cast<float*>(b.in);
       for (int64_t i = 0; i < 50'001; ++i) data[i] = 1.0F / static_cast<float>(3 + i * 7 % 1009 + group->rank() * 31);
@@ -270,7 +270,7 @@ TEST(Group, SameLayoutGivesTheSameBits) {
 }
 
 TEST(Group, OfOneRankIsTheSameCodeWithNothingToDo) {
-  Group group("data");
+  ShmGroup group("data");
   float x = 3;
   float y = 0;
   group.run(make_call(Kind::all_reduce, DType::f32, 1, &x, &x));
@@ -283,7 +283,7 @@ TEST(Group, OfOneRankIsTheSameCodeWithNothingToDo) {
 }
 
 TEST(Group, GenerationsHoldWritersUntilAllHaveRead) {
-  expect_no_errors(run_ranks(4, [](const std::shared_ptr<Group>& group) {
+  expect_no_errors(run_ranks(4, [](const std::shared_ptr<ShmGroup>& group) {
     Generation generation(group, "weights");
     auto* weights = reinterpret_cast<int64_t*>(group->shared_alloc("weights", group->size() * 8));
     for (int64_t step = 1; step <= 200; ++step) {
@@ -308,7 +308,7 @@ TEST(Group, SubgroupsOfOneArenaDoNotMeet) {
       options.axis = "shard";
       options.members = r < 2 ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{2, 3};
       options.rank = r % 2;
-      Group group(arena, options);
+      ShmGroup group(arena, options);
       int64_t value = r + 1;
       for (int i = 0; i < 10; ++i) group.run(make_call(Kind::all_reduce, DType::i64, 1, &value, &value));
       sums[static_cast<size_t>(r)] = value;
@@ -356,7 +356,7 @@ TEST(Group, CallsThatDifferAreAnErrorOnEveryRankThatShowsBoth) {
        {"F32 x 100000", "F32 x 8"}},
   };
   for (const Mismatch& row : rows) {
-    const auto errors = run_ranks(2, [&](const std::shared_ptr<Group>& group) {
+    const auto errors = run_ranks(2, [&](const std::shared_ptr<ShmGroup>& group) {
       group->run(make_call(Kind::barrier, DType::u8, 0, nullptr, nullptr));
       group->run(group->rank() == 0 ? row.first : row.second);
     });
@@ -371,7 +371,7 @@ TEST(Group, CallsThatDifferAreAnErrorOnEveryRankThatShowsBoth) {
 
 TEST(Group, MessagesThatDifferAreAnError) {
   std::vector<float> memory(100);
-  const auto errors = run_ranks(2, [&](const std::shared_ptr<Group>& group) {
+  const auto errors = run_ranks(2, [&](const std::shared_ptr<ShmGroup>& group) {
     std::vector<float> own(100);
     if (group->rank() == 0) {
       group->run(make_call(Kind::send, DType::f32, 10, own.data(), nullptr, 1));
@@ -385,7 +385,7 @@ TEST(Group, MessagesThatDifferAreAnError) {
 
 TEST(Group, AllocationsThatDifferAreAnErrorThatShowsBoth) {
   std::atomic<int> first{0};
-  const auto errors = run_ranks(2, [&](const std::shared_ptr<Group>& group) {
+  const auto errors = run_ranks(2, [&](const std::shared_ptr<ShmGroup>& group) {
     group->run(make_call(Kind::barrier, DType::u8, 0, nullptr, nullptr));
     if (group->rank() == 1) {
       while (first == 0) std::this_thread::yield();
@@ -400,7 +400,7 @@ TEST(Group, AllocationsThatDifferAreAnErrorThatShowsBoth) {
 }
 
 TEST(Group, FullArenaAndSharedBufferAndBadCallsAreRefused) {
-  const auto errors = run_ranks(2, [&](const std::shared_ptr<Group>& group) {
+  const auto errors = run_ranks(2, [&](const std::shared_ptr<ShmGroup>& group) {
     EXPECT_THROW(group->shared_alloc("too much", int64_t{1} << 40), InputError);
     float x[8] = {};
     EXPECT_THROW(group->post(make_call(Kind::broadcast, DType::f32, 8, nullptr, x, 2)), InputError);
@@ -414,7 +414,7 @@ TEST(Group, FullArenaAndSharedBufferAndBadCallsAreRefused) {
 
 TEST(Group, AbortEndsThePeersWaitAtOnceAndEveryLaterCall) {
   const auto start = Clock::now();
-  const auto errors = run_ranks(3, [&](const std::shared_ptr<Group>& group) {
+  const auto errors = run_ranks(3, [&](const std::shared_ptr<ShmGroup>& group) {
     if (group->rank() == 1) {
       group->abort("loss is not a number");
       return;
@@ -435,7 +435,7 @@ TEST(Group, DeadlineNamesTheLateRankAndWhereItIs) {
   std::atomic<bool> over{false};
   const auto errors = run_ranks(
       3,
-      [&](const std::shared_ptr<Group>& group) {
+      [&](const std::shared_ptr<ShmGroup>& group) {
         float x[16] = {};
         group->run(make_call(Kind::all_reduce, DType::f32, 16, x, x));
         if (group->rank() == 2) {
@@ -468,7 +468,7 @@ TEST(Group, ALongWaitIsToldBeforeItsDeadline) {
   std::atomic<bool> over{false};
   const auto errors = run_ranks(
       2,
-      [&](const std::shared_ptr<Group>& group) {
+      [&](const std::shared_ptr<ShmGroup>& group) {
         if (group->rank() == 1) {
           while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
           return;
@@ -490,7 +490,7 @@ TEST(Group, ALongWaitIsToldBeforeItsDeadline) {
 }
 
 TEST(Group, FlightRecordHoldsTheLast64Calls) {
-  expect_no_errors(run_ranks(2, [](const std::shared_ptr<Group>& group) {
+  expect_no_errors(run_ranks(2, [](const std::shared_ptr<ShmGroup>& group) {
     int64_t value = 1;
     for (int i = 0; i < 100; ++i) group->run(make_call(Kind::all_reduce, DType::i64, 1, &value, &value));
     const std::string text = group->flight_record();

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/group.h"
+#include "comm/shm_group.h"
 #include "elements.h"
 #include "ranks.h"
 
@@ -86,7 +86,7 @@ TEST(Emulated, TheTransferGoesOnWhileRanksCompute) {
   std::atomic<int> came{0};
   expect_no_errors(run_ranks(
       2,
-      [&](const std::shared_ptr<Group>& group) {
+      [&](const std::shared_ptr<ShmGroup>& group) {
         for (const bool in_arena : {true, false}) {
           std::vector<std::byte> own(8000);
           std::byte* data = in_arena ? group->shared_alloc("data", 16'384) + group->rank() * 8192 : own.data();
@@ -133,7 +133,7 @@ TEST(Emulated, OperationsQueueAndEveryKindTakesItsTime) {
   });
   expect_no_errors(run_ranks(
       3,
-      [&](const std::shared_ptr<Group>& group) {
+      [&](const std::shared_ptr<ShmGroup>& group) {
         const int64_t me = group->rank();
         std::vector<float> wide(3000, 1), other(3000), small(1000, 1), result(1000);
         const int64_t begin = emulation.clock->load();
@@ -164,7 +164,7 @@ TEST(Emulated, AMessageArrivesWhenItsLinkHasBroughtIt) {
   std::atomic<int> came{0};
   expect_no_errors(run_ranks(
       2,
-      [&](const std::shared_ptr<Group>& group) {
+      [&](const std::shared_ptr<ShmGroup>& group) {
         float x = static_cast<float>(group->rank() + 5);
         float y = 0;
         if (group->rank() == 0) {
@@ -195,7 +195,9 @@ TEST(Emulated, ASlowLinkIsNoFailure) {
   settings->links["data"] = {0, 500'000};  // two steps of half a second
   expect_no_errors(run_ranks(
       2,
-      [](const std::shared_ptr<Group>& group) { group->run(make_call(Kind::barrier, DType::u8, 0, nullptr, nullptr)); },
+      [](const std::shared_ptr<ShmGroup>& group) {
+        group->run(make_call(Kind::barrier, DType::u8, 0, nullptr, nullptr));
+      },
       std::chrono::milliseconds(300), settings));
 }
 

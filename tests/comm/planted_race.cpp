@@ -2,7 +2,7 @@
 // it; if it does not, its silence on the other tests means nothing.
 #include <thread>
 
-#include "comm/group.h"
+#include "comm/shm_group.h"
 
 int main() {
   using namespace trireme::comm;
@@ -10,7 +10,7 @@ int main() {
   const auto body = [&](int64_t rank) {
     GroupOptions options;
     options.rank = rank;
-    Group group(arena, options);
+    ShmGroup group(arena, options);
     auto* counter = reinterpret_cast<int64_t*>(group.shared_alloc("counter", 8));
     // Both are here before either counts: otherwise one may be through before the other begins, and the reference count
     // of the arena, which the end of a group releases and the start of one acquires, would order them.

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "comm/arena.h"
-#include "comm/group.h"
+#include "comm/shm_group.h"
 #include "processes.h"
 #include "ranks.h"
 
@@ -37,7 +37,7 @@ int run_rank(const std::vector<std::string>& args) {
     options.axis = "data";
     options.rank = rank;
     options.timeout = milliseconds(std::stoll(args[3]));
-    Group group(arena, options);
+    ShmGroup group(arena, options);
     const int64_t count = 1 << 18;
     std::vector<float> own(count);
     void* data =

@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "comm/arena.h"
-#include "comm/group.h"
+#include "comm/shm_group.h"
 
 namespace trireme::comm::testing {
 
 /// Runs `body(group)` on `ranks` threads. Returns what each threw ("" for nothing); a rank that throws does not abort
 /// the others, unless the body does.
-inline std::vector<std::string> run_ranks(int64_t ranks, const std::function<void(const std::shared_ptr<Group>&)>& body,
+inline std::vector<std::string> run_ranks(int64_t ranks,
+                                          const std::function<void(const std::shared_ptr<ShmGroup>&)>& body,
                                           std::chrono::milliseconds timeout,
                                           const std::shared_ptr<const GroupSettings>& settings) {
   const auto arena = Arena::create(ranks, int64_t{4} << 30);
@@ -31,7 +32,7 @@ inline std::vector<std::string> run_ranks(int64_t ranks, const std::function<voi
         options.rank = r;
         options.timeout = timeout;
         options.settings = settings;
-        body(std::make_shared<Group>(arena, options));
+        body(std::make_shared<ShmGroup>(arena, options));
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(r)] = error.what();
       }
@@ -41,7 +42,8 @@ inline std::vector<std::string> run_ranks(int64_t ranks, const std::function<voi
   return errors;
 }
 
-inline std::vector<std::string> run_ranks(int64_t ranks, const std::function<void(const std::shared_ptr<Group>&)>& body,
+inline std::vector<std::string> run_ranks(int64_t ranks,
+                                          const std::function<void(const std::shared_ptr<ShmGroup>&)>& body,
                                           std::chrono::milliseconds timeout = std::chrono::seconds(60),
                                           CheckLevel check = CheckLevel::calls) {
   const auto settings = std::make_shared<GroupSettings>();

@@ -47,14 +47,14 @@ int run_rank(const std::vector<std::string>& args) {
   const int64_t id = std::stoll(args[1]);
   int64_t generation = std::stoll(args[2]);
   try {
-    std::shared_ptr<Group> group;
+    std::shared_ptr<ShmGroup> group;
     for (;; ++generation) {
       try {
         if (generation == 0) {
           GroupOptions options;
           options.rank = id;
           options.timeout = seconds(30);
-          group = std::make_shared<Group>(testing::meet(args[0], id, std::stoll(args[3])), options);
+          group = std::make_shared<ShmGroup>(testing::meet(args[0], id, std::stoll(args[3])), options);
         } else {
           RebuildOptions options;
           options.meeting = args[0];

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "comm/backend.h"
 #include "comm/communicator.h"
-#include "comm/group.h"
+#include "comm/shm_group.h"
 #include "tensor_ranks.h"
 
 namespace trireme::comm {
@@ -129,7 +129,7 @@ TEST_P(TensorCollectives, GathersIntoOneMemoryAndCasts) {
 }
 
 TEST(TensorCollectivesOnce, DifferentMemoryIsAnErrorOnEveryRank) {
-  const auto errors = testing::run_ranks(2, [](const std::shared_ptr<Group>& group) {
+  const auto errors = testing::run_ranks(2, [](const std::shared_ptr<ShmGroup>& group) {
     Communicator c(group);
     const at::Tensor a = c.shared_empty("a", {2}, at::kFloat, Sharing::once),
                      b = c.shared_empty("b", {2}, at::kFloat, Sharing::once);

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "comm/group.h"
+#include "comm/shm_group.h"
 #include "elements.h"
+#include "mpi_ranks.h"
 #include "ranks.h"
 
 namespace trireme::comm {
@@ -29,7 +30,8 @@ class Memory {
  public:
   Memory(Group& group, bool in_arena, int64_t bytes) {
     if (in_arena) {
-      next_ = group.shared_alloc("memory", bytes * group.size()) + bytes * group.rank();
+      shared_ = group.allocate("memory", bytes, false);
+      next_ = shared_.data;
     } else {
       own_.resize(static_cast<size_t>(bytes));
       next_ = own_.data();
@@ -45,6 +47,7 @@ class Memory {
 
  private:
   std::vector<std::byte> own_;
+  Group::Memory shared_;
   std::byte* next_ = nullptr;
   std::byte* end_ = nullptr;
 };
@@ -95,7 +98,8 @@ class Uneven : public ::testing::TestWithParam<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Uneven, ::testing::Values(1, 2, 3, 5));
 
 void run_alone_or_on_threads(int64_t ranks, const std::function<void(const std::shared_ptr<Group>&)>& body) {
-  if (ranks == 1) return body(std::make_shared<Group>("data"));
+  if (ranks == 1) return body(std::make_shared<ShmGroup>("data"));
+  if (testing::under_mpi()) return testing::run_processes(ranks, body);
   expect_no_errors(run_ranks(ranks, body));
 }
 
