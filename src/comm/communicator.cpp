@@ -28,7 +28,12 @@ profile::Work work_of(const Call& call) {
   return {.bytes = static_cast<double>(count) * static_cast<double>(size_of(call.dtype))};
 }
 
+void disturb(const Group& group) {
+  if (group.settings() && group.settings()->disturb) group.settings()->disturb();
+}
+
 Work start(const std::shared_ptr<Group>& group, Call call) {
+  disturb(*group);
   const profile::Scope scope(profile::Phase::communication, "collective, post", [&] { return work_of(call); });
   return {group, {group->post(std::move(call))}};
 }
@@ -117,7 +122,9 @@ void Work::wait() {
 void Work::wait(std::chrono::milliseconds timeout) {
   if (operations_.empty()) return;
   const profile::Scope scope(profile::Phase::communication, "collective, wait", [] { return profile::Work{}; });
+  disturb(*group_);
   for (const auto& operation : operations_) group_->wait(*operation, timeout);
+  disturb(*group_);
   operations_.clear();
 }
 

@@ -32,6 +32,8 @@ enum class CheckLevel : uint8_t {
 
 /// What all groups of a process share.
 struct GroupSettings {
+  std::function<void()>
+      disturb;  ///< of tests: called before each call is posted, and before and after it is waited for
   CheckLevel check = CheckLevel::calls;
   std::map<std::string, LinkSpeed> links;    ///< of emulated axes, by name
   std::shared_ptr<FlightRecorder> recorder;  ///< null: a small private one for each group
