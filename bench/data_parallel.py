@@ -6,10 +6,10 @@ usage: data_parallel.py TRIREME CONFIG [--workers 2] [--levels replicate paramet
 
 Levels are parallel.shard: replicate is none of it; optimizer, gradients, parameters. One worker with as many threads as
 there are workers trains the same batch, for the scaling. Peers: DDP as in train_ddp.py, and fully_shard
-(fsdp_trainer.py) with blocks that are gathered once more for backward (reshard) or not (keep); each eager and compiled,
-cross-entropy plain and in chunks. In heats each peer runs alone for a few steps; the fastest of DDP and of FSDP go into
-the final (--peers names them in place of heats; without a name, no peers). All of the final are in memory together;
-with --fresh, a turn starts a run anew and ends it.
+(fsdp_trainer.py) with blocks that are gathered once more for backward (reshard) or not (keep); each compiled and eager,
+cross-entropy plain and in chunks. In heats the compiled ones run alone for a few steps, and eager those that cannot; the
+fastest of DDP and of FSDP go into the final (--peers names them in place of heats; without a name, no peers). All of
+the final are in memory together; with --fresh, a turn starts a run anew and ends it.
 
 Memory is the proportional set size of all processes of a run at its highest, looked at many times a step once it is
 warm. Ratios are medians over the rounds of the ratio within a round, to the peer that comes off best: the fastest of
@@ -130,18 +130,29 @@ def peer(contest, name):
     return run
 
 
+def heat(contest, name, options):
+    """Seconds of a step of a peer that runs alone; None where it cannot, and prints why."""
+    run = peer(contest, name)
+    try:
+        seconds = run.run_alone(options.warmup, options.heat, PATIENCE_S)
+    except RuntimeError as error:
+        print(f"  {name:<40} could not run:\n{error}", flush=True)
+        return None
+    rate = contest.tokens_per_step / seconds
+    print(f"  {name:<40}{rate:>10,.0f} tokens/s{run.peak_bytes / 1e6:>10,.0f} MB", flush=True)
+    return seconds
+
+
 def heats(contest, options):
-    """The fastest of each family."""
+    """The fastest of each family. What compiles is faster, so that the same without runs only where it does not."""
     seconds = {}
     for name in ways():
-        run = peer(contest, name)
-        try:
-            seconds[name] = run.run_alone(options.warmup, options.heat, PATIENCE_S)
-            rate = contest.tokens_per_step / seconds[name]
-            print(f"  {name:<40}{rate:>10,.0f} tokens/s{run.peak_bytes / 1e6:>10,.0f} MB", flush=True)
-        except RuntimeError as error:
-            print(f"  {name:<40} could not run:\n{error}", flush=True)
-    fastest = sorted(seconds, key=seconds.get)
+        if ", compile" in name:
+            seconds[name] = heat(contest, name, options)
+            if seconds[name] is None:
+                eager = name.replace("compile", "eager")
+                seconds[eager] = heat(contest, eager, options)
+    fastest = sorted((name for name in seconds if seconds[name]), key=seconds.get)
     kinds = [[name for name in fastest if ways()[name][0] == family] for family in FAMILIES]
     return [name for kind in kinds for name in kind[: options.finalists]]
 

@@ -130,8 +130,8 @@ void write_config(const PlanOptions& options, const Task& task, const PlanReport
   const plan::SearchResult found = plan::search(task.job, space, 1);
   if (found.best.empty())
     throw_input(
-        "nothing is written to {}: no layout that `trireme train` runs today fits. Data ranks that each keep "
-        "everything need {:.1f} GiB of {} GiB; the plan's layout needs {}",
+        "nothing is written to {}: no layout that `trireme train` runs today fits. Data ranks that divide "
+        "what they can need {:.1f} GiB of {} GiB; the plan's layout needs {}",
         options.write, found.smallest ? found.smallest->bytes / plan::kGiB : 0.0, task.job.accelerator.memory_gib,
         report.missing.empty() ? "less memory a rank" : fmt::format("{}", fmt::join(report.missing, ", ")));
   write_file_durably(options.write, config::to_toml(plan::with_layout(task.config, found.best.front().layout)));

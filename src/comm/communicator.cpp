@@ -28,6 +28,9 @@ profile::Work work_of(const Call& call) {
   return {.bytes = static_cast<double>(count) * static_cast<double>(size_of(call.dtype))};
 }
 
+// Tensors of an all_gather into one memory: a longer list is several calls.
+constexpr size_t most_into_one_memory = 512;
+
 void disturb(const Group& group) {
   if (group.settings() && group.settings()->disturb) group.settings()->disturb();
 }
@@ -114,6 +117,11 @@ std::vector<std::byte> gather_bytes(Group& group, const void* data, int64_t byte
 
 Work::Work(std::shared_ptr<Group> group, std::vector<std::shared_ptr<Operation>> operations)
     : group_(std::move(group)), operations_(std::move(operations)) {}
+
+void Work::add(Work other) {
+  if (group_ == nullptr) group_ = other.group_;
+  operations_.insert(operations_.end(), other.operations_.begin(), other.operations_.end());
+}
 
 void Work::wait() {
   if (!operations_.empty()) wait(group_->timeout());
@@ -237,6 +245,15 @@ Work Communicator::all_gather_v_async(at::TensorList outputs, at::TensorList inp
   call.once = std::all_of(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {
     return output.numel() == 0 || group_->is_once(output.data_ptr());
   });
+  if (call.once && outputs.size() > most_into_one_memory) {
+    Work all;
+    for (size_t first = 0; first < outputs.size(); first += most_into_one_memory) {
+      const size_t n = std::min(most_into_one_memory, outputs.size() - first), ranks = static_cast<size_t>(size());
+      all.add(
+          all_gather_v_async(outputs.slice(first, n), inputs.slice(first, n), rows.slice(first * ranks, n * ranks)));
+    }
+    return all;
+  }
   if (call.once || call.input_dtype == call.dtype) return start(group_, std::move(call));
   // Elsewhere a cast is this rank's own: into its block of the output, from which it is gathered.
   return start(group_, rows_call(Kind::all_gather, outputs, own_blocks(outputs, inputs, rows, rank(), size()), rows,

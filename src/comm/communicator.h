@@ -48,6 +48,8 @@ class Work {
   void wait(std::chrono::milliseconds timeout);
   /// Does what can be done without blocking; true when wait() would return at once. Throws as wait() does.
   bool done();
+  /// Also waits for `other`, of the same communicator.
+  void add(Work other);
 
  private:
   std::shared_ptr<Group> group_;
@@ -124,8 +126,9 @@ class Communicator {
   /// Unequal parts: rank r gives rows[r] rows (of dimension 0; none is allowed), and outputs hold the rows of all
   /// ranks. For a list of tensors `rows` is [tensors][size]. Equal on all ranks. Inputs in float may have outputs in
   /// bfloat16 or half: each rank casts its own.
-  /// Into memory of Sharing::once each rank writes its own rows alone, and only once all have made the call: with the
-  /// call a rank says that it reads no more of what was there. So a gathered weight exists once for all local ranks.
+  /// Into memory of Sharing::once each row is written once, by its rank or by one that waits, and only after all have
+  /// made the call: with the call a rank says that it reads no more of what was there. So a gathered weight exists once
+  /// for all local ranks.
   void all_gather_v(at::TensorList outputs, at::TensorList inputs, at::IntArrayRef rows) {
     all_gather_v_async(outputs, inputs, rows).wait();
   }

@@ -66,9 +66,7 @@ void ShmGroup::post_collective(ShmOperation& operation) {
   entry.detail.store(detail_of(operation), relaxed);
   entry.factor.store(call.reduction.factor, relaxed);
   entry.posted.store(settings_->clock ? settings_->clock() : ranks_[rank_].last_posted.load(relaxed), relaxed);
-  entry.input_offset.store(
-      input == nullptr ? not_in_arena : arena_->offset_of(input, operation.in_.tensor(0) * operation.input_bytes_),
-      relaxed);
+  entry.input_offset.store(offset_in_arena(input, operation.in_.tensor(0) * operation.input_bytes_), relaxed);
   entry.output_offset.store(output_offset(operation, 0), relaxed);
   const auto dims = std::min(static_cast<int64_t>(call.shape.size()), shape_words);
   entry.dims.store(dims, relaxed);
@@ -92,10 +90,16 @@ void ShmGroup::post_collective(ShmOperation& operation) {
   notify();
 }
 
+// A tensor without elements, as where a rank holds no row, is never reached for: it does not keep the others from
+// being.
+int64_t ShmGroup::offset_in_arena(const void* memory, int64_t bytes) const {
+  if (bytes == 0) return 0;
+  return memory == nullptr ? not_in_arena : arena_->offset_of(memory, bytes);
+}
+
 int64_t ShmGroup::output_offset(const ShmOperation& operation, int64_t tensor) const {
   const void* output = operation.call.kind == Kind::barrier ? nullptr : operation.output(tensor);
-  if (output == nullptr) return not_in_arena;
-  return arena_->offset_of(output, operation.out_.tensor(tensor) * operation.element_bytes_);
+  return offset_in_arena(output, operation.out_.tensor(tensor) * operation.element_bytes_);
 }
 
 void ShmGroup::write_table(const ShmOperation& operation, Entry& entry) const {
@@ -105,8 +109,7 @@ void ShmGroup::write_table(const ShmOperation& operation, Entry& entry) const {
     if (at < table_words) entry.table[at++].store(value, relaxed);
   };
   for (int64_t t = 1; t < operation.in_.tensors(); ++t) {
-    const void* input = operation.input(t);
-    add(input == nullptr ? not_in_arena : arena_->offset_of(input, operation.in_.tensor(t) * operation.input_bytes_));
+    add(offset_in_arena(operation.input(t), operation.in_.tensor(t) * operation.input_bytes_));
   }
   for (int64_t t = 1; t < operation.in_.tensors(); ++t) add(output_offset(operation, t));
   for (const int64_t count : extents.counts) add(count);

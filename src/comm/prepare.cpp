@@ -105,8 +105,8 @@ void Group::check(const Operation& operation) const {
   if (how.tree && (how.op != ReduceOp::sum || how.factor != 1 || how.accumulate || !wide))
     refuse("only a plain sum in float or double is taken in a tree");
   if (call.once && call.kind != Kind::all_gather) refuse("only an all_gather goes into one memory of all ranks");
-  if (call.once && 2 * (operation.in_.tensors() - 1) > table_words)
-    refuse(fmt::format("{} tensors; at most {} go into one memory in a call", operation.in_.tensors(),
+  if (call.once && call.extents != nullptr && 2 * (static_cast<int64_t>(call.extents->inputs.size()) - 1) > table_words)
+    refuse(fmt::format("{} tensors; at most {} go into one memory in a call", call.extents->inputs.size(),
                        table_words / 2 + 1));
   if (call.once && call.input_dtype != call.dtype && !converts(call.input_dtype, call.dtype))
     refuse(fmt::format("it cannot cast {} to {}", trireme::name_of(call.input_dtype), trireme::name_of(call.dtype)));

@@ -131,6 +131,7 @@ class ShmGroup final : public Group {
   int64_t pieces_of(const ShmOperation& operation, int64_t owner) const;
   std::byte* input_of(const ShmOperation& operation, int64_t rank, int64_t tensor) const;
   std::byte* output_of(const ShmOperation& operation, int64_t rank, int64_t tensor) const;
+  int64_t offset_in_arena(const void* memory, int64_t bytes) const;
   int64_t output_offset(const ShmOperation& operation, int64_t tensor) const;
 
   // agreement.cpp: comparing the calls, and what follows from all of them

@@ -215,6 +215,9 @@ Config load_config(const std::filesystem::path& path, std::span<const std::strin
 Config parse_config(std::string_view toml, const std::string& name, const std::filesystem::path& folder,
                     std::span<const std::string> overrides = {});
 
+/// The config that a checkpoint holds, which may be of an earlier version: options that are gone are left out.
+Config parse_saved_config(std::string_view text);
+
 /// Every option with its value, as a TOML file that load_config reads back to an equal Config.
 std::string to_toml(const Config& config);
 

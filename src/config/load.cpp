@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -404,6 +405,26 @@ void complete(Config& config) {
 Config parse_config(std::string_view text, const std::string& name, const std::filesystem::path& folder,
                     std::span<const std::string> overrides) {
   return Loader(name, folder).load(text, overrides);
+}
+
+Config parse_saved_config(std::string_view text) {
+  std::string kept(text);
+  try {
+    toml::table table = toml::parse(text);
+    // comm.emulate.data became the axes shard and replicate; the order of axes was not an option yet and listed others.
+    if (toml::table* emulate = table["comm"]["emulate"].as_table()) emulate->erase("data");
+    if (toml::table* parallel = table["parallel"].as_table()) {
+      const toml::array* order = (*parallel)["order"].as_array();
+      if (order != nullptr && !order->empty() && (*order)[0].value_or<std::string>("") == "pipeline")
+        parallel->erase("order");
+    }
+    std::ostringstream out;
+    out << table;
+    kept = out.str();
+  } catch (const toml::parse_error&) {
+    // told below, with its line
+  }
+  return parse_config(kept, "the checkpoint's config", "/");
 }
 
 Config load_config(const std::filesystem::path& path, std::span<const std::string> overrides) {

@@ -33,12 +33,13 @@ void add_run(std::vector<Option>& table) {
              "checkpoint saved, and the program ends with exit code 5. 0: no limit.")
           .at_least(0)
           .changeable());
-  table.push_back(Option(
-      "run.reproducible", at(&Config::run, &RunConfig::reproducible),
-      "What gives the same weights to the last bit. layout: the same number of workers and threads. any_workers: "
-      "any number of workers that is a power of two, at any level of parallel.shard, since gradients of "
-      "micro-batches are summed in one tree whoever computes them. It costs speed: one thread a worker, and "
-      "for each doubling of the micro-batches of a worker another copy of its gradients."));
+  table.push_back(
+      Option("run.reproducible", at(&Config::run, &RunConfig::reproducible),
+             "What gives the same weights to the last bit. layout: the same number of workers, threads and "
+             "micro-batches, and the same parallel options. any_workers: "
+             "any number of workers that is a power of two, at any level of parallel.shard, since gradients of "
+             "micro-batches are summed in one tree whoever computes them. It costs speed: one thread a worker, and "
+             "for each doubling of the micro-batches of a worker another copy of its gradients."));
 }
 
 /// " mine: what its author says." for each architecture that this program adds.

@@ -47,6 +47,7 @@ int64_t Fragment::elements() const { return product(size); }
 Parameter::Parameter(std::vector<LogicalTensor> parts, at::ScalarType dtype, int64_t uses)
     : parts_(std::move(parts)), dtype_(dtype), uses_(uses) {
   TRIREME_CHECK(!parts_.empty(), "a parameter without parts");
+  for (const LogicalTensor& part : parts_) TRIREME_CHECK(!part.shape.empty(), "{} has no dimension", part.name);
   name_ = stacked_name(parts_);
   shape_ = parts_[0].shape;
   for (size_t i = 1; i < parts_.size(); ++i) {
@@ -130,7 +131,9 @@ ops::GradientTarget Parameter::target() {
 }
 
 void Parameter::delivered() {
-  if (++arrived_ == expected_ && on_complete_) on_complete_(*this);
+  if (++arrived_ != expected_ || !on_complete_) return;
+  const std::function<void(Parameter&)> call = on_complete_;  // which may set another
+  call(*this);
 }
 
 void initialize(const LogicalTensor& logical, int64_t first, const at::Tensor& values, uint64_t seed) {

@@ -121,8 +121,8 @@ class Parameter final : public ops::GradientSink {
   void freeze() { trainable_ = false; }
   bool trainable() const { return trainable_; }
 
-  /// For operations: the value, and this parameter as the sink when gradients are recorded. Nothing reads a value
-  /// without it.
+  /// For operations: the value, and this parameter as the sink when gradients are recorded. Of a
+  /// forward pass; what is made again in backward may read value().
   ops::Weight weight();
 
   /// Starts counting: the gradient is complete after uses x micro_batches contributions; then `on_complete` is called,

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "describe/architecture.h"
 #include "describe/kept_activations.h"
@@ -53,7 +54,8 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
   const auto units = [&](int64_t blocks) {
     return fmt::format("of {} and of the ends", blocks == 1 ? "one block" : fmt::format("{} blocks", blocks));
   };
-  const bool gathers = options.shard == Shard::parameters;
+  const Shard shard = ranks == 1 ? Shard::none : options.shard;  // divided by one, nothing is
+  const bool gathers = shard == Shard::parameters;
   if (gathers) {
     const int64_t blocks = options.reshard_after_forward ? std::min(options.prefetch + 1, shape.layers) : shape.layers;
     items.push_back({"weights", (blocks * unit.block + unit.ends) * sizes.weight / ranks,
@@ -65,12 +67,20 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
                                  ranks == 1 ? "" : fmt::format(", once for {} workers", ranks))});
   }
   if (gathers || sizes.weight != sizes.compute) per_parameter("master weights", sizes.compute);
-  if (options.shard >= Shard::gradients && options.reduce_every_micro_batch) {
+  const bool at_once = shard >= Shard::gradients && options.reduce_every_micro_batch;
+  if (at_once) {
     const int64_t blocks = std::min<int64_t>(2, shape.layers);
     items.push_back({"gradients", all * sizes.compute / ranks + (blocks * unit.block + unit.ends) * sizes.compute,
                      fmt::format("{} bytes a parameter{}, and {}", sizes.compute, among, units(blocks))});
   } else {
     items.push_back({"gradients", all * sizes.compute, fmt::format("{} bytes a parameter", sizes.compute)});
+  }
+  // parallel/gradients.h: sums of 1, 2, 4, ... micro-batches that wait for their neighbours.
+  const int64_t waiting = std::bit_width(static_cast<uint64_t>(options.tree_micro_batches)) - 1;
+  if (waiting > 0) {
+    items.back().bytes += waiting * all * sizes.compute / (at_once ? ranks : 1);
+    items.back().how +=
+        fmt::format(", and {} more for a tree of {} micro-batches", waiting, options.tree_micro_batches);
   }
   per_parameter("moments", 2 * sizes.compute);
   if (options.frozen)
@@ -134,6 +144,16 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   return items;
 }
 
+namespace {
+
+int64_t tree_micro_batches(const config::Config& config) {
+  const int64_t ranks = std::max<int64_t>(config.parallel.data, 1), micro = config.train.micro_batch_size;
+  if (config.run.reproducible != config::Reproducible::any_workers) return 1;
+  return std::max<int64_t>(config.train.global_batch_size / (micro * ranks), 1);
+}
+
+}  // namespace
+
 std::vector<MemoryItem> estimate_memory(const config::Config& config) {
   return estimate_memory(config.model, {.precision = config.train.precision,
                                         .recompute = config.train.recompute,
@@ -147,7 +167,8 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                         .shard_size = std::max<int64_t>(config.parallel.shard_size, 1),
                                         .prefetch = config.parallel.prefetch,
                                         .reshard_after_forward = config.parallel.reshard_after_forward,
-                                        .reduce_every_micro_batch = config.parallel.reduce_every_micro_batch});
+                                        .reduce_every_micro_batch = config.parallel.reduce_every_micro_batch,
+                                        .tree_micro_batches = tree_micro_batches(config)});
 }
 
 std::string ways_to_less_memory(const config::Config& config) {
@@ -161,6 +182,8 @@ std::string ways_to_less_memory(const config::Config& config) {
     ways.push_back(fmt::format("train.recompute = \"full\" (now \"{}\")", config::name_of(train.recompute)));
   else if (train.activation_offload == config::ActivationOffload::none)
     ways.emplace_back("train.activation_offload = \"disk\"");
+  if (config.parallel.data > 1 && config.parallel.shard != config::Shard::parameters)
+    ways.push_back(fmt::format("parallel.shard = \"parameters\" (now \"{}\")", config::name_of(config.parallel.shard)));
   if (train.ema_decay > 0) ways.emplace_back("train.ema_decay = 0");
   ways.emplace_back("a smaller model");
   return fmt::format("{} or {}", fmt::join(ways.begin(), ways.end() - 1, ", "), ways.back());

@@ -38,6 +38,7 @@ struct MemoryOptions {
   int64_t prefetch = 1;
   bool reshard_after_forward = true;
   bool reduce_every_micro_batch = true;
+  int64_t tree_micro_batches = 1;  ///< of a rank, with run.reproducible = "any_workers"; 1 without
 };
 
 /// At the step's fullest moment. Purposes: weights, master weights (bf16 and fp16), gradients, moments, moving average,

@@ -3,9 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <exception>
-
-#include "base/clock.h"
 #include "base/error.h"
 #include "parallel/gradients.h"
 #include "parallel/unit.h"
@@ -81,14 +78,11 @@ void DataParallel::refresh_weights() { weights_->refresh(); }
 void DataParallel::publish_weights() { weights_->publish(); }
 
 DataParallel::Substitution::Substitution(DataParallel& data_parallel, std::span<const at::Tensor> values)
-    : data_parallel_(data_parallel), exceptions_(std::uncaught_exceptions()) {
+    : data_parallel_(data_parallel) {
   data_parallel_.weights_->substitute(values);
 }
 
-DataParallel::Substitution::~Substitution() noexcept(false) {
-  // Where an evaluation failed the peers may be anywhere, and the run ends.
-  if (std::uncaught_exceptions() == exceptions_) data_parallel_.weights_->restore();
-}
+void DataParallel::Substitution::end() { data_parallel_.weights_->restore(); }
 
 at::Tensor DataParallel::gather(const nn::Parameter& parameter, const at::Tensor& held) const {
   if (shards_.size() == 1) return held;
@@ -100,21 +94,27 @@ at::Tensor DataParallel::gather(const nn::Parameter& parameter, const at::Tensor
   return whole;
 }
 
-int64_t DataParallel::micro_batch_index(int64_t batch, int64_t batches) const {
-  const bool ranks_first = options_.level >= Level::gradients && options_.reduce_every_micro_batch;
-  if (ranks_first) return (replicas_.rank() * batches + batch) * shards_.size() + shards_.rank();
-  return (replicas_.rank() * shards_.size() + shards_.rank()) * batches + batch;
+int64_t MicroBatchOrder::index(int64_t batch, int64_t batches) const {
+  if (ranks_first) return (replica * batches + batch) * shards + shard;
+  return (replica * shards + shard) * batches + batch;
+}
+
+MicroBatchOrder DataParallel::micro_batch_order() const {
+  return {.replica = replicas_.rank(),
+          .shard = shards_.rank(),
+          .shards = shards_.size(),
+          .ranks_first = options_.level >= Level::gradients && options_.reduce_every_micro_batch};
 }
 
 void DataParallel::begin_step(int64_t micro_batches) {
   weights_->take_waited_seconds();
+  gradients_->take_waited_seconds();
   gradients_->begin_step(micro_batches);
 }
 
 void DataParallel::finish_gradients() {
-  const int64_t start = steady_nanoseconds();
   gradients_->finish();
-  exposed_seconds_ = weights_->take_waited_seconds() + static_cast<double>(steady_nanoseconds() - start) * 1e-9;
+  exposed_seconds_ = weights_->take_waited_seconds() + gradients_->take_waited_seconds();
 }
 
 void DataParallel::before_use(const nn::Parameter& parameter) { weights_->use(unit_of_.at(&parameter)); }

@@ -4,8 +4,9 @@
 //                 its shard axis a share of
 //   none          nothing                       weights, gradients, master weights, moments     DistributedDataParallel
 //   optimizer     master weights, moments       weights, gradients                              ZeRO-1
-//   gradients     and gradients                 weights; gradients of one or two units          ZeRO-2
-//   parameters    and weights                   weights and gradients of one or two units       ZeRO-3, FSDP
+//   gradients     and gradients                 weights; gradients of two blocks and the ends   ZeRO-2
+//   parameters    and weights                   weights and gradients of two blocks, the ends   ZeRO-3, FSDP
+// The ends are the units that are not of blocks: embedding, final norm, head.
 // (Rajbhandari et al., "ZeRO", arXiv:1910.02054; Zhao et al., "PyTorch FSDP", arXiv:2304.11277.)
 //
 // A second axis replicates: its ranks hold the same shards, and sum their gradients (hybrid sharding).
@@ -40,8 +41,17 @@ struct DataParallelOptions {
   /// gradients, parameters: exchange gradients after each micro-batch. Otherwise they are kept whole until the last.
   bool reduce_every_micro_batch = true;
   /// Sums go in one tree over the micro-batches of all ranks, so that their number changes no bit. Numbers of ranks and
-  /// of micro-batches are powers of two, and micro_batch_index() says who computes which.
+  /// of micro-batches are powers of two, and micro_batch_order() says who computes which.
   bool tree = false;
+};
+
+/// Which of a step's micro-batches over all ranks are a rank's own, where sums go in a tree: what is summed first lies
+/// together.
+struct MicroBatchOrder {
+  int64_t replica = 0, shard = 0, shards = 1;
+  bool ranks_first = false;  ///< gradients are reduced after each micro-batch
+  /// Of this rank's `batch` of `batches`.
+  int64_t index(int64_t batch, int64_t batches) const;
 };
 
 class DataParallel final : public nn::ParameterOwner {
@@ -62,19 +72,16 @@ class DataParallel final : public nn::ParameterOwner {
   /// backward pass, since weights are written where peers read them.
   void publish_weights();
 
-  /// While it lives, the model computes with other values than its weights (their moving averages): one tensor for each
-  /// of Model::parameters(), in the shape of its master. Afterwards with its weights again, in every bit. Collective at
-  /// both ends.
+  /// From here until end(), the model computes with other values than its weights (their moving averages): one tensor
+  /// for each of Model::parameters(), in the shape of its master. Afterwards with its weights again, in every bit. Both
+  /// ends are collective; without end(), as when an evaluation throws and the peers may be anywhere, the values stay.
   class Substitution {
    public:
     Substitution(DataParallel& data_parallel, std::span<const at::Tensor> values);
-    ~Substitution() noexcept(false);
-    Substitution(const Substitution&) = delete;
-    Substitution& operator=(const Substitution&) = delete;
+    void end();
 
    private:
     DataParallel& data_parallel_;
-    int exceptions_;
   };
 
   /// Before the first forward of a step that has `micro_batches` of them.
@@ -82,9 +89,8 @@ class DataParallel final : public nn::ParameterOwner {
   /// Waits for all sums. Throws InternalError that names a parameter whose gradient did not arrive.
   void finish_gradients();
 
-  /// Which of the step's micro-batches over all ranks this rank's `batch` of `batches` is, with options.tree: what is
-  /// summed first lies together.
-  int64_t micro_batch_index(int64_t batch, int64_t batches) const;
+  /// Of options.tree.
+  MicroBatchOrder micro_batch_order() const;
 
   Level level() const { return options_.level; }
   /// The ranks that hold the other shares of what this one holds, and those that hold the same.

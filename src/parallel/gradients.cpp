@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "memory/purpose.h"
 #include "ops/dispatch.h"
@@ -15,6 +16,8 @@ namespace {
 
 // Buffers that the units of blocks take in turn: one is filled while another is exchanged.
 constexpr int64_t kBlockBuffers = 2;
+// Units whose sums over the copies of shards may wait for their exchange: fewer than the operations that a group keeps.
+constexpr size_t kMostWaiting = 16;
 
 }  // namespace
 
@@ -85,7 +88,7 @@ void Gradients::before_contribution(size_t index) {
   State& state = states_[index];
   if (state.has_buffer) return;
   Buffer& buffer = buffers_[state.buffer];
-  buffer.in_use.wait();
+  wait(buffer.in_use);
   const std::vector<at::Tensor> parts = state.unit->whole(buffer.memory.tensor().narrow(0, 0, state.unit->elements));
   for (size_t i = 0; i < parts.size(); ++i) state.unit->parameters[i]->receive_gradient(parts[i]);
   state.received = parts;
@@ -97,7 +100,9 @@ void Gradients::on_complete(State& state) {
   if (tree_ && !at_once_) count(state, state.whole.tensor());
   if (at_once_ || state.rounds_left == 1) exchange(state);
   if (--state.rounds_left > 0) expect(state);
-  (shards_.size() > 1 ? shards_ : replicas_).progress();
+  sum_over_replicas(kMostWaiting);
+  shards_.progress();
+  replicas_.progress();
 }
 
 void Gradients::exchange(State& state) {
@@ -115,7 +120,6 @@ void Gradients::exchange(State& state) {
   state.first = false;
   if (!last) return;
   reducing_.push_back(&state);
-  sum_over_replicas(false);
 }
 
 // The sum of one more micro-batch: in place of it, that of as many as are complete. Afterwards `sum` may be written
@@ -135,16 +139,17 @@ void Gradients::count(State& state, const at::Tensor& sum) {
 // A shard that has been reduced and not counted: before its memory is used again, and before it goes to the replicas.
 void Gradients::count_reduced(State& state) {
   if (!std::exchange(state.uncounted, false)) return;
-  state.reduce.wait();
+  wait(state.reduce);
   count(state, state.sums.tensor());
 }
 
 // The sums of a unit follow its exchange, in the order of the exchanges: the same on all replicas.
-void Gradients::sum_over_replicas(bool wait) {
+// At most so many may be left to wait for: those of one axis that are posted while the other's stand still are limited.
+void Gradients::sum_over_replicas(size_t most_waiting) {
   while (!reducing_.empty()) {
     State& state = *reducing_.front();
-    if (!wait && !state.reduce.done()) return;
-    state.reduce.wait();
+    if (reducing_.size() <= most_waiting && !state.reduce.done()) return;
+    wait(state.reduce);
     count_reduced(state);
     comm::Reduction how;
     how.tree = tree_;
@@ -159,15 +164,21 @@ void Gradients::sum_over_replicas(bool wait) {
   }
 }
 
+void Gradients::wait(comm::Work& work) {
+  const int64_t start = steady_nanoseconds();
+  work.wait();
+  waited_seconds_ += static_cast<double>(steady_nanoseconds() - start) * 1e-9;
+}
+
 void Gradients::finish() {
   for (const State& state : states_) {
     for (const nn::Parameter* parameter : state.unit->parameters)
       TRIREME_CHECK(parameter->complete(), "the gradient of {} is not complete: {} of {} contributions arrived",
                     parameter->name(), parameter->arrived(), parameter->expected());
   }
-  sum_over_replicas(true);
+  sum_over_replicas(0);
   // In about the order in which they were posted: the last units of the model first.
-  for (auto state = states_.rbegin(); state != states_.rend(); ++state) state->replicate.wait();
+  for (auto state = states_.rbegin(); state != states_.rend(); ++state) wait(state->replicate);
 }
 
 }  // namespace trireme::parallel

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -42,6 +43,9 @@ class Gradients {
   /// Waits for all sums. Throws InternalError that names a parameter whose gradient did not arrive.
   void finish();
 
+  /// Seconds that compute has waited here for other ranks since the last call.
+  double take_waited_seconds() { return std::exchange(waited_seconds_, 0.0); }
+
  private:
   struct Buffer {
     SharedTensor memory;
@@ -69,11 +73,13 @@ class Gradients {
   void exchange(State& state);
   void count(State& state, const at::Tensor& sum);
   void count_reduced(State& state);
-  void sum_over_replicas(bool wait);
+  void sum_over_replicas(size_t most_waiting);
+  void wait(comm::Work& work);
 
   comm::Communicator& shards_;
   comm::Communicator& replicas_;
   bool at_once_, tree_;
+  double waited_seconds_ = 0;
   int64_t micro_batches_ = 1;
   std::vector<Buffer> buffers_;
   std::deque<State> states_;

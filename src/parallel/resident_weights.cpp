@@ -32,6 +32,7 @@ class ResidentWeights final : public Weights {
         state.memory.copies = own;
       }
       state.own = own;
+      for (const nn::Parameter* parameter : unit.parameters) state.trained = state.trained || parameter->trainable();
       states_.push_back(std::move(state));
     }
   }
@@ -40,20 +41,16 @@ class ResidentWeights final : public Weights {
 
   void use(size_t index) override {
     State& state = states_[index];
-    if (!std::exchange(state.pending, false)) return;
-    const int64_t start = steady_nanoseconds();
-    state.gather.wait();
-    waited_seconds_ += static_cast<double>(steady_nanoseconds() - start) * 1e-9;
+    if (!state.used) {
+      state.used = true;
+      order_.push_back(index);
+    }
+    finish(index);
   }
 
   void publish() override {
-    if (shards_.size() == 1) return;
-    for (size_t i = 0; i < states_.size(); ++i) {
-      use(i);  // what was gathered before and never read
-      State& state = states_[i];
-      state.gather = shards_.all_gather_v_async(state.memory.values, state.own, state.unit->rank_rows);
-      state.pending = true;
-    }
+    for (const size_t index : in_order_of_use())
+      if (states_[index].trained) gather(index);
   }
 
   void refresh() override {
@@ -61,7 +58,7 @@ class ResidentWeights final : public Weights {
     for (State& state : states_)
       for (size_t i = 0; i < state.own.size(); ++i)
         if (state.memory.copies[i].defined()) state.memory.copies[i].copy_(state.memory.masters[i]);
-    publish();
+    gather_all();
   }
 
   void substitute(std::span<const at::Tensor> sources) override {
@@ -74,7 +71,7 @@ class ResidentWeights final : public Weights {
         at::Tensor(rows).copy_(sources[next++]);
       }
     }
-    publish();
+    gather_all();
   }
 
   void restore() override {
@@ -84,7 +81,7 @@ class ResidentWeights final : public Weights {
     for (State& state : states_)
       for (const at::Tensor& rows : state.own) at::Tensor(rows).copy_(kept_[next++]);
     kept_.clear();
-    publish();
+    gather_all();
   }
 
   void before_forward() override {}
@@ -101,16 +98,46 @@ class ResidentWeights final : public Weights {
     std::vector<at::Tensor> own;  // rows of the values that this rank writes
     comm::Work gather;
     bool pending = false;
+    bool trained = false;  // some of it is not frozen
+    bool used = false;
   };
+
+  void gather(size_t index) {
+    if (shards_.size() == 1) return;
+    finish(index);  // what was gathered before and never read
+    State& state = states_[index];
+    state.gather = shards_.all_gather_v_async(state.memory.values, state.own, state.unit->rank_rows);
+    state.pending = true;
+  }
+  void gather_all() {
+    for (const size_t index : in_order_of_use()) gather(index);
+  }
+
+  void finish(size_t index) {
+    State& state = states_[index];
+    if (!std::exchange(state.pending, false)) return;
+    const int64_t start = steady_nanoseconds();
+    state.gather.wait();
+    waited_seconds_ += static_cast<double>(steady_nanoseconds() - start) * 1e-9;
+  }
+
+  // What is read first is gathered first: exchanges end in their order. All ranks use the units in the same one.
+  std::vector<size_t> in_order_of_use() const {
+    std::vector<size_t> order = order_;
+    for (size_t i = 0; i < states_.size(); ++i)
+      if (!states_[i].used) order.push_back(i);
+    return order;
+  }
 
   // Nobody reads the values: what was gathered has come, and all ranks are here.
   void settle() {
-    for (size_t i = 0; i < states_.size(); ++i) use(i);
+    for (size_t i = 0; i < states_.size(); ++i) finish(i);
     shards_.barrier();
   }
 
   comm::Communicator& shards_;
   std::vector<State> states_;
+  std::vector<size_t> order_;  // of first use
   std::vector<at::Tensor> kept_;
 };
 

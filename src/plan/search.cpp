@@ -104,7 +104,6 @@ std::vector<Candidate> pareto_of(std::vector<Candidate> all) {
 SearchSpace trainer_space() {
   SearchSpace space;
   space.tensor = space.context = space.pipeline = space.virtual_stages = space.expert = 1;
-  space.shard = Shard::none;
   return space;
 }
 

@@ -87,7 +87,14 @@ config::Config with_layout(const config::Config& config, const Layout& layout) {
   result.parallel.data = layout.data;
   static_assert(static_cast<int>(Shard::parameters) == static_cast<int>(config::Shard::parameters));
   result.parallel.shard = static_cast<config::Shard>(layout.shard);
-  if (layout.shard == Shard::none) result.parallel.shard_size = -1;
+  result.parallel.shard_size = -1;
+  // Options of another level than the layout's.
+  const config::ParallelConfig standard;
+  if (layout.shard != Shard::parameters) {
+    result.parallel.prefetch = standard.prefetch;
+    result.parallel.reshard_after_forward = standard.reshard_after_forward;
+  }
+  if (layout.shard < Shard::gradients) result.parallel.reduce_every_micro_batch = standard.reduce_every_micro_batch;
   result.train.micro_batch_size = layout.micro_batch;
   result.train.recompute = layout.recompute;
   return result;

@@ -125,8 +125,7 @@ void restore_guards(Session& session, const nlohmann::json& state) {
 
 void refuse_changed_config(const Session& session, const checkpoint::CheckpointReader& reader,
                            const std::function<void(const std::string&)>& say) {
-  const config::Config was =
-      config::parse_config(reader.state().at("config").get<std::string>(), "the checkpoint's config", "/");
+  const config::Config was = config::parse_saved_config(reader.state().at("config").get<std::string>());
   std::vector<std::string> faults;
   for (const config::Difference& difference : config::differences(was, session.config)) {
     if (difference.may_change)
@@ -185,8 +184,7 @@ void refuse_other_model(const Session& session, const checkpoint::CheckpointRead
           fmt::format("checkpoint.load = {} has model.{} = {}, and model.{} is {} here; its weights need {}", folder,
                       key, theirs.at(key).dump(), key, ours.at(key).dump(), theirs.at(key).dump()));
   // Master weights are fp32 for bf16 and fp32, and fp64 for fp64.
-  const config::Config was =
-      config::parse_config(reader.state().at("config").get<std::string>(), "the checkpoint's config", "/");
+  const config::Config was = config::parse_saved_config(reader.state().at("config").get<std::string>());
   const auto is_double = [](const config::Config& c) { return c.train.precision == config::Precision::fp64; };
   if (is_double(was) != is_double(session.config))
     faults.push_back(

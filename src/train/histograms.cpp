@@ -28,6 +28,7 @@ observe::Histogram histogram_of(const at::Tensor& values) {
 std::vector<observe::NamedHistogram> histograms_of(const Session& session, double loss_scale) {
   const at::NoGradGuard no_grad;
   std::vector<observe::NamedHistogram> all;
+  if (session.data_parallel->replicas().rank() != 0) return all;  // the ranks of the first copy have all of it
   for (const nn::Parameter* parameter : session.model->parameters()) {
     const at::Tensor weights = session.data_parallel->gather(*parameter, parameter->master()),
                      gradients = parameter->trainable()

@@ -20,8 +20,7 @@ std::filesystem::path tokenizer_folder(const std::filesystem::path& run_folder) 
 CheckpointParts open_checkpoint(const std::filesystem::path& path) {
   const checkpoint::Entry entry = checkpoint::resolve_checkpoint(path);
   checkpoint::CheckpointReader reader = checkpoint::CheckpointReader::open(entry.folder);
-  config::Config config =
-      config::parse_config(reader.state().at("config").get<std::string>(), "the checkpoint's config", "/");
+  config::Config config = config::parse_saved_config(reader.state().at("config").get<std::string>());
   // RUN/checkpoints/step-00000100
   const std::filesystem::path run =
       std::filesystem::absolute(entry.folder).lexically_normal().parent_path().parent_path();

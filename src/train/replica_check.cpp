@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <vector>
 
 #include "base/hash.h"
@@ -20,20 +21,35 @@ uint64_t hash_of(const at::Tensor& tensor) {
   return hash64({static_cast<const char*>(host.const_data_ptr()), host.nbytes()});
 }
 
-// What ranks hold of each parameter, in the order of the hashes.
-constexpr const char* kParts[] = {"weights", "copy of the weights that computes", "first moment", "second moment"};
-constexpr size_t kPartCount = std::size(kParts);
+// What ranks hold alike, in one order on all of them.
+struct Part {
+  const char* what;
+  const nn::Parameter* parameter;
+  at::Tensor tensor;
+};
 
-std::vector<int64_t> hashes_of(const Session& session) {
-  const std::vector<nn::Parameter*>& parameters = session.optimizer->parameters();
-  std::vector<int64_t> hashes(parameters.size() * kPartCount);
-  ops::parallel_rows(static_cast<int64_t>(parameters.size()), 1 << 20, [&](int64_t begin, int64_t end) {
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      const auto& moments = session.optimizer->moments()[i];
-      const at::Tensor parts[] = {parameters[i]->master(), parameters[i]->copy(), moments.exp_avg, moments.exp_avg_sq};
-      for (size_t part = 0; part < kPartCount; ++part)
-        hashes[i * kPartCount + part] = static_cast<int64_t>(hash_of(parts[part]));
-    }
+std::vector<Part> parts_of(const Session& session) {
+  std::vector<Part> parts;
+  for (const nn::Parameter* parameter : session.model->parameters()) {
+    parts.push_back({"weights", parameter, parameter->master()});
+    if (parameter->copy().defined())
+      parts.push_back({"copy of the weights that computes", parameter, parameter->copy()});
+  }
+  const optim::Adamw& optimizer = *session.optimizer;
+  for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
+    parts.push_back({"first moment", optimizer.parameters()[i], optimizer.moments()[i].exp_avg});
+    parts.push_back({"second moment", optimizer.parameters()[i], optimizer.moments()[i].exp_avg_sq});
+  }
+  for (size_t i = 0; session.ema && i < session.ema->parameters().size(); ++i)
+    parts.push_back({"moving average", session.ema->parameters()[i], session.ema->averages()[i]});
+  return parts;
+}
+
+std::vector<int64_t> hashes_of(const std::vector<Part>& parts) {
+  std::vector<int64_t> hashes(parts.size());
+  ops::parallel_rows(static_cast<int64_t>(parts.size()), 1 << 20, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      hashes[i] = static_cast<int64_t>(hash_of(parts[i].tensor));
   });
   return hashes;
 }
@@ -57,7 +73,8 @@ std::vector<int64_t> odd_ones(const std::vector<int64_t>& hashes, const std::vec
 std::string first_difference(const Session& session) {
   comm::Communicator& replicas = session.data_parallel->replicas();
   if (replicas.size() == 1) return {};
-  std::vector<int64_t> mine = hashes_of(session);
+  const std::vector<Part> parts = parts_of(session);
+  std::vector<int64_t> mine = hashes_of(parts);
   const auto count = static_cast<int64_t>(mine.size());
   const at::Tensor all = at::empty({replicas.size(), count}, at::kLong);
   replicas.all_gather_into(all, at::from_blob(mine.data(), {count}, at::kLong));
@@ -68,10 +85,10 @@ std::string first_difference(const Session& session) {
     if (std::all_of(each.begin(), each.end(), [&](int64_t h) { return h == each[0]; })) continue;
     const std::vector<int64_t>& ranks = replicas.group()->members();
     const std::vector<int64_t> odd = odd_ones(each, ranks);
-    const auto at = static_cast<size_t>(i);
-    return fmt::format("the {} of {} {} not the same on ranks {} after step {}: {} {} from the others",
-                       kParts[at % kPartCount], session.optimizer->parameters()[at / kPartCount]->name(),
-                       at % kPartCount == 0 ? "are" : "is", fmt::join(ranks, ", "), session.progress.step,
+    const Part& part = parts[static_cast<size_t>(i)];
+    const bool plural = std::string_view(part.what) == "weights";
+    return fmt::format("the {} of {} {} not the same on ranks {} after step {}: {} {} from the others", part.what,
+                       part.parameter->name(), plural ? "are" : "is", fmt::join(ranks, ", "), session.progress.step,
                        odd.size() == 1 ? fmt::format("rank {}", odd[0]) : fmt::format("ranks {}", fmt::join(odd, ", ")),
                        odd.size() == ranks.size() ? "each differ"
                        : odd.size() == 1          ? "differs"

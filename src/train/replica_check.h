@@ -8,9 +8,9 @@
 
 namespace trireme::train {
 
-/// Collective. Compares a hash of each master weight, of its copy that computes and of its moments over the ranks that
-/// hold the same, bit for bit. Empty when all agree; otherwise, on every rank, the first parameter that differs and the
-/// ranks that stand against the majority, or all of them where there is none.
+/// Collective. Compares a hash of each master weight, of its copy that computes, its moments and its moving average
+/// over the ranks that hold the same, bit for bit. Empty when all agree; otherwise, on every rank, the first parameter
+/// that differs and the ranks that stand against the majority, or all of them where there is none.
 std::string find_differing_replica(const Session& session);
 
 }  // namespace trireme::train

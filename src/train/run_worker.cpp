@@ -143,9 +143,10 @@ class Run {
       reporter_.step(result);
       profiler_->end_step(result.tokens);
       check_skipped(result);
-      if (due(s_.config.parallel.check_replicas)) check_replicas();
       // The checkpoint does not wait for the evaluation, which a stop or a crash may cut short.
-      if (checkpoint_due(result)) save();
+      const bool saves = checkpoint_due(result);
+      if (s_.config.parallel.check_replicas > 0 && (saves || due(s_.config.parallel.check_replicas))) check_replicas();
+      if (saves) save();
       if (result.stop && s_.progress.step < last_step_) return obey_stop();
       if (evaluation_due() && !evaluate(Evaluate::all)) return obey_stop();
     }
@@ -212,7 +213,7 @@ class Run {
     return ExitCode::stopped;
   }
 
-  // Before a checkpoint, so that one is of weights that all ranks agree on where both are due.
+  // Also before each checkpoint: what is saved is what all ranks agree on.
   void check_replicas() {
     const std::string difference = find_differing_replica(s_);
     if (difference.empty()) return;
@@ -259,13 +260,20 @@ class Run {
 
   // The weights, or their average, which is told from them in the names of what is evaluated.
   bool evaluate_weights(Evaluate which, const optim::Ema* average) {
+    std::optional<parallel::DataParallel::Substitution> values;  // from the first that is wanted on
+    const bool finished = evaluate_weights(which, average, values);
+    if (values) values->end();
+    return finished;
+  }
+
+  bool evaluate_weights(Evaluate which, const optim::Ema* average,
+                        std::optional<parallel::DataParallel::Substitution>& values) {
     const std::string suffix = average != nullptr ? observe::kAverageSuffix : "";
-    std::optional<parallel::DataParallel::Substitution> scope;  // from the first that is wanted on
     const auto wanted = [&](std::string_view number, const std::string& name) {
       if (which == Evaluate::missing && !s_.mesh->world().any(reporter_.lacks(observe::eval_key(number, name))))
         return false;
       set_phase(context_, Phase::evaluating);
-      if (average != nullptr && !scope) scope.emplace(*s_.data_parallel, average->averages());
+      if (average != nullptr && !values) values.emplace(*s_.data_parallel, average->averages());
       return true;
     };
     for (const HeldOut& set : s_.held_out) {

@@ -17,7 +17,9 @@ std::string in_config(const config::NamedPath& set) {
 parallel::DataParallelOptions data_parallel_options(const config::Config& config) {
   const config::ParallelConfig& parallel = config.parallel;
   static_assert(static_cast<int>(parallel::Level::parameters) == static_cast<int>(config::Shard::parameters));
-  return {.level = static_cast<parallel::Level>(parallel.shard),
+  // Divided by one, nothing is: the weights would only be there twice.
+  const config::Shard shard = parallel.shard_size == 1 ? config::Shard::none : parallel.shard;
+  return {.level = static_cast<parallel::Level>(shard),
           .prefetch = parallel.prefetch,
           .reshard_after_forward = parallel.reshard_after_forward,
           .reduce_every_micro_batch = parallel.reduce_every_micro_batch,
@@ -152,8 +154,8 @@ void start_loader(Session& session, const data::LoaderState& state) {
     return config::batch_size_at(config, static_cast<int64_t>(position)) / (config.train.micro_batch_size * ranks);
   };
   if (config.run.reproducible == config::Reproducible::any_workers)
-    options.place = [&parallel = *session.data_parallel](int64_t batch, int64_t batches) {
-      return parallel.micro_batch_index(batch, batches);
+    options.place = [order = session.data_parallel->micro_batch_order()](int64_t batch, int64_t batches) {
+      return order.index(batch, batches);
     };
   options.mask_document_starts = config.train.mask_document_starts;
   options.data_rank = data.rank();

@@ -90,7 +90,7 @@ Losses sum_over_micro_batches(const Session& s, const std::vector<Losses>& mine)
   const at::Tensor all = at::zeros({batches * data.size(), 2}, at::kDouble);
   for (int64_t i = 0; i < batches; ++i) {
     const Losses& each = mine[static_cast<size_t>(i)];
-    const int64_t place = s.data_parallel->micro_batch_index(i, batches);
+    const int64_t place = s.data_parallel->micro_batch_order().index(i, batches);
     all[place][0] = each.loss;
     all[place][1] = each.z_loss;
   }
@@ -136,7 +136,7 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   const double scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0;
   const double loss_scale = result.loss_scale = s.loss_scaler->scale();
 
-  // Forward and backward of each micro-batch; on the last one, gradients are summed over ranks as units complete.
+  // Forward and backward of each micro-batch; gradients are exchanged as units complete, on the last one or on each.
   s.data_parallel->begin_step(static_cast<int64_t>(batches.size()));
   std::vector<Losses> of_batches;
   for (const data::Batch& batch : batches) {
@@ -152,8 +152,8 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   s.data_parallel->finish_gradients();
 
   const memory::PurposeScope purpose(memory::Purpose::workspace);
-  // Update. Every rank holds the same gradients and finds the same norm; whether to skip is agreed on all the same,
-  // since ranks that took different ways here would never meet again.
+  // Update. Every rank finds the same norm; whether to skip is agreed on all the same, since ranks that took different
+  // ways here would never meet again. Nobody writes weights before all are through with this step's.
   const optim::GradientNorm norm = gradient_norm(s, loss_scale);
   const auto agreeing = std::chrono::steady_clock::now();
   const auto [loss, z_loss] = sum_over_micro_batches(s, of_batches);

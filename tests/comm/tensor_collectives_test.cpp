@@ -128,6 +128,22 @@ TEST_P(TensorCollectives, GathersIntoOneMemoryAndCasts) {
   });
 }
 
+TEST_P(TensorCollectives, AnyNumberOfTensorsGoesIntoOneMemory) {
+  on_ranks(GetParam(), [](Communicator& c) {
+    constexpr int64_t count = 1100;
+    const int64_t n = c.size(), me = c.rank();
+    const at::Tensor all = c.shared_empty("all", {count, n}, at::kBFloat16, Sharing::once);
+    std::vector<at::Tensor> outputs, inputs;
+    for (int64_t t = 0; t < count; ++t) {
+      outputs.push_back(all[t]);
+      inputs.push_back(at::full({1}, static_cast<double>((t + 7 * me) % 200)));
+    }
+    c.all_gather_v(outputs, inputs, std::vector<int64_t>(static_cast<size_t>(count * n), 1));
+    const at::Tensor t = at::arange(count).view({count, 1}), r = at::arange(n).view({1, n});
+    EXPECT_TRUE(all.equal(((t + 7 * r) % 200).to(at::kBFloat16)));
+  });
+}
+
 TEST(TensorCollectivesOnce, DifferentMemoryIsAnErrorOnEveryRank) {
   const auto errors = testing::run_ranks(2, [](const std::shared_ptr<ShmGroup>& group) {
     Communicator c(group);

@@ -118,7 +118,6 @@ class ShardingTest(EndToEnd):
             more = {"parallel.shard": level, "train.stop_after": 2 * (i + 1), "checkpoint.interval": 1}
             self.trained(run, workers, {**BASE, **settings, **more})
             digests.append(self.digest(run))
-            # Nothing to do, and nothing changes: what was read is what is saved at another level.
         self.trained(run, 3, {**BASE, **settings, "parallel.shard": "gradients", "train.stop_after": 0})
         self.assertEqual(len(set(digests)), len(digests))
         self.assert_no_step_twice(run, STEPS)

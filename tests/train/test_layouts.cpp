@@ -102,7 +102,7 @@ int run_skip(Session& session) {
   check(state().equal(before), "a skipped step leaves weights and moments alone");
   check(session.optimizer->updates() == 1, "a skipped step is no update");
   check(session.progress.step == 2, "a skipped step counts as a step");
-  substitution.reset();
+  substitution->end();
   check(!step(session, never).skipped, "the step after it is sound");
   check(session.optimizer->updates() == 2 && !state().equal(before), "training goes on");
   return faults;
@@ -139,6 +139,38 @@ int run_differing(Session& session) {
   return faults;
 }
 
+// With other values the loss is another, and afterwards it is what it was, in every bit; so are resident values.
+int run_substitution(Session& session) {
+  int faults = 0;
+  const auto check = [&](bool holds, const char* what) {
+    if (!holds) std::fprintf(stderr, "rank %d: %s\n", static_cast<int>(session.mesh->rank()), what);
+    faults += !holds;
+  };
+  static_cast<void>(step(session, [] { return false; }));
+  const auto loss = [&] {
+    const at::NoGradGuard no_grad;
+    const at::Tensor tokens = at::arange(48).view({2, 24}), labels = tokens + 1;
+    return models::loss(*session.model, tokens, labels, models::make_pass(2, 24, at::kCPU), {}).item<double>();
+  };
+  const auto values = [&] {
+    std::vector<at::Tensor> copies;
+    if (session.data_parallel->level() == parallel::Level::parameters) return copies;
+    for (const nn::Parameter* parameter : session.model->parameters()) copies.push_back(parameter->value().clone());
+    return copies;
+  };
+  const double before = loss();
+  const std::vector<at::Tensor> kept = values();
+  std::vector<at::Tensor> others;
+  for (const nn::Parameter* parameter : session.model->parameters()) others.push_back(parameter->master() * 1.25);
+  parallel::DataParallel::Substitution substitution(*session.data_parallel, others);
+  check(std::isfinite(before) && loss() != before, "other values have another loss");
+  substitution.end();
+  check(loss() == before, "the loss is what it was");
+  const std::vector<at::Tensor> now = values();
+  for (size_t i = 0; i < kept.size(); ++i) check(kept[i].equal(now[i]), "a value is what it was");
+  return faults;
+}
+
 // argv: --worker FOLDER SETTINGS OUT STEPS (or skip)
 int run_as_worker(char** argv) {
   config::Config config = make_config(argv[2], argv[3]);
@@ -161,8 +193,10 @@ int run_as_worker(char** argv) {
   session->data_parallel->initialize(static_cast<uint64_t>(config.run.seed));
   start_loader(*session, {});
   const std::string mode = argv[5];
-  if (mode == "skip" || mode == "differing") {
-    const int faults = mode == "skip" ? run_skip(*session) : run_differing(*session);
+  if (mode == "skip" || mode == "differing" || mode == "substitution") {
+    const int faults = mode == "skip"        ? run_skip(*session)
+                       : mode == "differing" ? run_differing(*session)
+                                             : run_substitution(*session);
     world->barrier();
     return faults == 0 ? 0 : 1;
   }
@@ -469,7 +503,27 @@ TEST_F(Layouts, ABitThatDiffersOnOneReplicaIsFoundAndNamed) {
   start(3, base + "bf16", "", "differing");
   start(2, base + "fp32", "", "differing");
   start(4, base + "bf16 parallel.shard=optimizer parallel.shard_size=2", "", "differing");
-  start(3, base + "fp32 parallel.shard=parameters parallel.shard_size=1", "", "differing");
+  start(3, base + "fp32 parallel.shard=parameters parallel.shard_size=1 train.frozen=[\"embed.weight\"]", "",
+        "differing");
+}
+
+TEST_F(Layouts, OtherValuesStandForWeightsForAWhile) {
+  for (const char* level : {"none", "optimizer", "parameters"})
+    for (const char* precision : {"bf16", "fp32"})
+      start(3,
+            fmt::format("train.micro_batch_size=2 train.precision={} parallel.shard={} train.frozen=[\"norm.weight\"]",
+                        precision, level),
+            "", "substitution");
+}
+
+// Norms of 4 rows over 5 ranks: some hold nothing of them.
+TEST_F(Layouts, FewerRowsThanRanks) {
+  const std::string base =
+      " train.precision=fp64 model.hidden=20 model.heads=5 model.kv_heads=5 model.qk_norm=true "
+      "train.global_batch_size=10";
+  const auto expected = run(1, "train.micro_batch_size=10" + base, 2);
+  for (const char* level : kLevels)
+    compare(expected, run(5, "train.micro_batch_size=1" + base + " parallel.shard=" + level, 2), 1e-9, level);
 }
 
 TEST_F(Layouts, AStepThatIsNotFiniteIsSkippedEverywhereAndTrainingGoesOn) {
