@@ -56,15 +56,16 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
   };
   const Shard shard = ranks == 1 ? Shard::none : options.shard;  // divided by one, nothing is
   const bool gathers = shard == Shard::parameters;
+  const int64_t sharing = options.shares_memory ? ranks : 1;
   if (gathers) {
     const int64_t blocks = options.reshard_after_forward ? std::min(options.prefetch + 1, shape.layers) : shape.layers;
-    items.push_back({"weights", (blocks * unit.block + unit.ends) * sizes.weight / ranks,
+    items.push_back({"weights", (blocks * unit.block + unit.ends) * sizes.weight / sharing,
                      fmt::format("{} bytes a parameter {}{}", sizes.weight, units(blocks),
-                                 ranks == 1 ? "" : fmt::format(", once for {} workers", ranks))});
+                                 sharing == 1 ? "" : fmt::format(", once for {} workers", sharing))});
   } else {
-    items.push_back({"weights", all * sizes.weight / ranks,
+    items.push_back({"weights", all * sizes.weight / sharing,
                      fmt::format("{} bytes a parameter{}", sizes.weight,
-                                 ranks == 1 ? "" : fmt::format(", once for {} workers", ranks))});
+                                 sharing == 1 ? "" : fmt::format(", once for {} workers", sharing))});
   }
   if (gathers || sizes.weight != sizes.compute) per_parameter("master weights", sizes.compute);
   const bool at_once = shard >= Shard::gradients && options.reduce_every_micro_batch;
@@ -165,6 +166,7 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                         .frozen = !config.train.frozen.empty(),
                                         .shard = config.parallel.shard,
                                         .shard_size = std::max<int64_t>(config.parallel.shard_size, 1),
+                                        .shares_memory = config.comm.backend != config::CommBackend::mpi,
                                         .prefetch = config.parallel.prefetch,
                                         .reshard_after_forward = config.parallel.reshard_after_forward,
                                         .reduce_every_micro_batch = config.parallel.reduce_every_micro_batch,

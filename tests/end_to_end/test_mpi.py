@@ -36,6 +36,8 @@ class MpiTest(EndToEnd):
 
     def test_the_same_bits_as_shared_memory(self):
         rows = {"whole weights": {}, "divided weights": {"parallel.shard": "parameters"},
+                "an emulated link": {"comm.emulate.replicate.latency_us": 500},
+                "divided optimizer in bf16": {"parallel.shard": "optimizer", "train.precision": "bf16"},
                 "divided gradients, everything compared": {"parallel.shard": "gradients", "comm.check": "all"}}
         for name, settings in rows.items():
             with self.subTest(name):
