@@ -7,7 +7,7 @@ usage: data_parallel.py TRIREME CONFIG [--workers 2] [--levels replicate paramet
 Levels are parallel.shard: replicate is none of it; optimizer, gradients, parameters. One worker with as many threads as
 there are workers trains the same batch, for the scaling. Peers: DDP as in train_ddp.py, and fully_shard
 (fsdp_trainer.py) with blocks that are gathered once more for backward (reshard) or not (keep); each compiled and eager,
-cross-entropy plain and in chunks. In heats the compiled ones run alone for a few steps, and eager those that cannot; the
+cross-entropy plain and in chunks. In heats the compiled ones run alone for a few steps, eager those that cannot; the
 fastest of DDP and of FSDP go into the final (--peers names them in place of heats; without a name, no peers). All of
 the final are in memory together; with --fresh, a turn starts a run anew and ends it.
 

@@ -34,7 +34,7 @@ struct MemoryOptions {
 
   // What data ranks divide; see parallel/data_parallel.h.
   config::Shard shard = config::Shard::none;
-  int64_t shard_size = 1;       ///< ranks that divide one copy; they are taken to be on one machine
+  int64_t shard_size = 1;     ///< ranks that divide one copy; they are taken to be on one machine
   bool shares_memory = true;  ///< they reach each other's memory, so that weights exist once for all of them
   int64_t prefetch = 1;
   bool reshard_after_forward = true;

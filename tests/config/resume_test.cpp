@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "config/config.h"
 
 namespace trireme::config {
@@ -81,6 +82,23 @@ TEST(Differences, WorkersChangeTheLayoutAloneWhenTheBatchIsGiven) {
   resolve_world(two, 2);
   resolve_world(three, 3);
   for (const Difference& difference : differences(two, three)) EXPECT_TRUE(difference.may_change) << difference.key;
+}
+
+// A checkpoint holds every option of its time, also those that are gone.
+TEST(SavedConfigs, OfEarlierVersionsAreRead) {
+  const Config now = base({"parallel.shard=parameters", "parallel.order=megatron"});
+  EXPECT_TRUE(differences(parse_saved_config(to_toml(now)), now).empty());
+  const std::string earlier =
+      to_toml(base()) + "[comm.emulate.data]\ngb_per_s = 0.0\nlatency_us = 0.0\nhardware = \"\"\n";
+  std::string with_order = earlier;
+  const std::string line = "order = [\"default\"]";
+  ASSERT_NE(with_order.find(line), std::string::npos);
+  with_order.replace(with_order.find(line), line.size(),
+                     "order = [\"pipeline\", \"data\", \"expert\", \"context\", \"tensor\"]");
+  for (const std::string& text : {earlier, with_order})
+    EXPECT_TRUE(differences(parse_saved_config(text), base()).empty()) << text;
+  EXPECT_THROW(parse_config(earlier, "run.toml", "/"), InputError) << "a user's file still has its faults told";
+  EXPECT_THROW(parse_saved_config("[train]\nstep = 1\n"), InputError);
 }
 
 }  // namespace
