@@ -113,35 +113,36 @@ TEST(PlanCommand, WritesWhatTheTrainerTakes) {
   std::filesystem::remove(file);
 }
 
+// 80 layers of a 70 B model: 64 accelerators hold it if they divide the weights, 8 do not.
+std::vector<std::string> large_model(const std::string& gpus, const std::string& file) {
+  std::vector<std::string> arguments = {source("configs/sotu.toml").string()};
+  for (const char* setting :
+       {"model.layers=80", "model.hidden=8192", "model.ffn=28672", "model.heads=64", "model.kv_heads=8",
+        "train.global_batch_size=64", "train.micro_batch_size=1", "data.vocab=8192"})
+    arguments.insert(arguments.end(), {"--set", setting});
+  for (const std::string& argument : {std::string("--hardware"), std::string("h100-sxm"), std::string("--gpus"), gpus,
+                                      std::string("--search"), std::string("--write"), file})
+    arguments.push_back(argument);
+  return arguments;
+}
+
+TEST(PlanCommand, WritesWhatIsDividedAmongDataRanks) {
+  const auto file = std::filesystem::path(testing::TempDir()) / "plan_divided.toml";
+  const Outcome outcome = plan(large_model("64", file.string()));
+  ASSERT_EQ(outcome.code, 0) << outcome.error;
+  config::Config written = config::load_config(file);
+  EXPECT_EQ(written.parallel.shard, config::Shard::parameters);
+  config::resolve_world(written, 64);
+  EXPECT_EQ(written.parallel.shard_size, 64);
+  std::filesystem::remove(file);
+}
+
 TEST(PlanCommand, WritesNothingThatTheTrainerCannotRun) {
   const auto file = std::filesystem::path(testing::TempDir()) / "plan_none.toml";
   std::filesystem::remove(file);
-  const Outcome outcome = plan({source("configs/sotu.toml").string(),
-                                "--set",
-                                "model.layers=80",
-                                "--set",
-                                "model.hidden=8192",
-                                "--set",
-                                "model.ffn=28672",
-                                "--set",
-                                "model.heads=64",
-                                "--set",
-                                "model.kv_heads=8",
-                                "--hardware",
-                                "h100-sxm",
-                                "--gpus",
-                                "64",
-                                "--search",
-                                "--set",
-                                "train.global_batch_size=64",
-                                "--set",
-                                "train.micro_batch_size=1",
-                                "--set",
-                                "data.vocab=8192",
-                                "--write",
-                                file.string()});
+  const Outcome outcome = plan(large_model("8", file.string()));
   EXPECT_EQ(outcome.code, 2) << outcome.error;
-  EXPECT_THAT(outcome.error, HasSubstr("parallel."));
+  EXPECT_THAT(outcome.error, HasSubstr("Data ranks that divide what they can need"));
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
