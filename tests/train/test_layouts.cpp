@@ -399,7 +399,7 @@ constexpr Sharded kGathered[] = {
 
 TEST_F(Layouts, EveryGradientAtEachLevelOfSharding) {
   int next = 0;
-  const auto wanted = [&] { return soak() || next++ % 3 == 0; };  // three divides none of the numbers of rows
+  const auto wanted = [&] { return soak() || next++ % 4 == 0; };  // four divides none of the numbers of rows
   for (const char* tied : {"model.tied=false", "model.tied=true", "model.architecture=gpt model.kv_heads=6"}) {
     for (const auto& [precision, tol] : {std::pair("fp64", 1e-10), std::pair("fp32", 1e-5)}) {
       const std::string base = fmt::format(" train.precision={} {}", precision, tied);
@@ -448,11 +448,13 @@ TEST_F(Layouts, FrozenWeightsHaveNoGradientAndChangeNoOther) {
 TEST_F(Layouts, EveryGradientOfTheThirdStepAtEachLevel) {
   const std::string base = " train.precision=fp64 model.tied=true train.ema_decay=0.9";
   const auto expected = run(1, "train.micro_batch_size=12" + base, 3);
+  int next = 0;
   for (const char* level : kLevels) {
     const std::string more = base + " parallel.shard=" + level;
     for (const Sharded& row : kSharded)
-      compare(expected, run(row.workers, row.settings + more, 3), 1e-9,
-              std::to_string(row.workers) + " " + row.settings + more + ", step 3");
+      if (soak() || next++ % 2 == 0)
+        compare(expected, run(row.workers, row.settings + more, 3), 1e-9,
+                std::to_string(row.workers) + " " + row.settings + more + ", step 3");
   }
 }
 
