@@ -2,14 +2,14 @@
 # Measures this machine: the program's own benchmarks (`trireme bench`) of matrix products and of collectives between two workers, these
 # beside gloo and Open MPI as well, and every fused operation beside ATen's.
 # Once make train has prepared its data, also, each beside what others use: the loader beside numpy's memmap, the tokenizer beside
-# tiktoken, training with two workers beside PyTorch's DDP (docs/benchmarks.md).
-# usage: tools/bench.sh [PART...]      PART: matmul ops collectives loader tokenizer step train; all by default
-# environment: ROUNDS=20 of the comparisons of training, 15 to 20 seconds each; CONFIG=configs/bench/llama-30m.toml of step
+# tiktoken, training with two workers beside PyTorch's DDP and FSDP (docs/benchmarks.md).
+# usage: tools/bench.sh [PART...]      PART: matmul ops collectives loader tokenizer step train data_parallel; all by default
+# environment: ROUNDS=20 of the comparisons of training, 15 to 30 seconds each; CONFIG=configs/bench/llama-30m.toml of step and data_parallel
 source "$(dirname "$0")/lib.sh"
 
 data=data/sotu
 parts=("$@")
-[ $# -gt 0 ] || parts=(matmul ops collectives loader tokenizer step train)
+[ $# -gt 0 ] || parts=(matmul ops collectives loader tokenizer step train data_parallel)
 
 needs_data() { [ -e "$1" ] || die 2 "$2 needs $1, which make train prepares"; }
 
@@ -49,15 +49,20 @@ train() {
   .venv/bin/python -B bench/train_ddp.py build/trireme configs/sotu.toml --rounds "${ROUNDS:-20}"
 }
 
+data_parallel() {
+  needs_data "$data/train/manifest.json" data_parallel
+  .venv/bin/python -B bench/data_parallel.py build/trireme "${CONFIG:-configs/bench/llama-30m.toml}" --rounds "${ROUNDS:-20}"
+}
+
 for part in "${parts[@]}"; do
-  case $part in matmul | ops | collectives | loader | tokenizer | step | train) ;; *) die 2 "there is no part $part; there are matmul, ops, collectives, loader, tokenizer, step, train" ;; esac
+  case $part in matmul | ops | collectives | loader | tokenizer | step | train | data_parallel) ;; *) die 2 "there is no part $part; there are matmul, ops, collectives, loader, tokenizer, step, train, data_parallel" ;; esac
 done
 tools/setup.sh build bench
 tools/venv.sh test
 tools/build.sh release trireme
 for part in "${parts[@]}"; do
   # Called without parts, it measures what there is to measure.
-  if [ $# -eq 0 ] && [[ $part == @(loader|tokenizer|step|train) ]] && ! [ -e "$data/train/manifest.json" ]; then
+  if [ $# -eq 0 ] && [[ $part == @(loader|tokenizer|step|train|data_parallel) ]] && ! [ -e "$data/train/manifest.json" ]; then
     say "$part: not measured, make train has not prepared $data yet"
     continue
   fi

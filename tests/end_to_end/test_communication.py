@@ -39,7 +39,7 @@ class CommunicationTest(EndToEnd):
         self.assertEqual([(rank["rank"], rank["pid"]) for rank in dump["ranks"]], [(0, pids[0]), (1, pids[1])])
         for rank in dump["ranks"]:
             self.assertIn("all_reduce", {operation["operation"] for operation in rank["operations"]})
-            self.assertEqual({operation["axis"] for operation in rank["operations"]} - {"world", "data"}, set())
+            self.assertEqual({operation["axis"] for operation in rank["operations"]} - {"world", "data", "replicate"}, set())
         shown = self.call("inspect", run.folder, "--flight", "--last", 3)
         self.assertEqual(shown.code, DONE, str(shown))
         self.assertIn(f"rank 1 (pid {pids[1]} on ", shown.out)
