@@ -21,6 +21,7 @@ of each. Exit code 0 whoever is faster, 1 when a run of Trireme, or every peer, 
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -41,30 +42,43 @@ LEVELS = ("replicate", "optimizer", "gradients", "parameters")
 FAMILIES = ("ddp", "fsdp")
 PATIENCE_S = 900
 WATCHED = 3  # steps
+LOG_LINES = 20
 TRAINER = pathlib.Path(__file__).parent / "fsdp_trainer.py"
 
 
 class Run(turns.Contender):
-    """Is watched for its memory once it is warm, and tells its command when it fails."""
+    """Is watched for its memory once it is warm, and tells its command and what its log ends with when it fails."""
+
+    @contextlib.contextmanager
+    def telling(self):
+        try:
+            yield
+        except RuntimeError as error:
+            log = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+            raise RuntimeError("\n".join([str(error).splitlines()[0], shlex.join(self.commands[0][0]), *log])) from None
 
     def run_until(self, steps, patience_s):
-        super().run_until(steps, patience_s)
-        last, deadline = len(self.records) + WATCHED, time.monotonic() + patience_s
+        with self.telling():
+            super().run_until(steps, patience_s)
+            self.watch(len(self.records) + WATCHED, patience_s)
+
+    def watch(self, steps, patience_s):
+        """As run_until. It slows the run down, and is no part of what counts."""
+        deadline = time.monotonic() + patience_s
         self.send(signal.SIGCONT)
-        while len(self.records) < last:
+        while len(self.records) < steps:
             self.peak_bytes = max(self.peak_bytes, self.resident_bytes())
             time.sleep(0.02)
             self.new_steps()
             self.check()
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} did no {WATCHED} steps in {patience_s:.0f} s")
+                raise RuntimeError(f"{self.name} did {len(self.records)} of {steps} steps in {patience_s:.0f} s")
         self.send(signal.SIGSTOP)
+        self.new_steps()
 
-    def check(self):
-        try:
-            super().check()
-        except RuntimeError as error:
-            raise RuntimeError(f"{self.name}: {shlex.join(self.commands[0][0])}\n{error}") from None
+    def take_turn(self, seconds, patience_s):
+        with self.telling():
+            super().take_turn(seconds, patience_s)
 
     def forget(self):
         """Before it is started anew."""
@@ -136,7 +150,7 @@ def heat(contest, name, options):
     try:
         seconds = run.run_alone(options.warmup, options.heat, PATIENCE_S)
     except RuntimeError as error:
-        print(f"  {name:<40} could not run:\n{error}", flush=True)
+        print(f"  could not run: {error}", flush=True)
         return None
     rate = contest.tokens_per_step / seconds
     print(f"  {name:<40}{rate:>10,.0f} tokens/s{run.peak_bytes / 1e6:>10,.0f} MB", flush=True)
