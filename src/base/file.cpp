@@ -46,6 +46,27 @@ void read_exactly(int fd, std::span<std::byte> into, int64_t offset, const std::
   }
 }
 
+void write_exactly(int fd, std::span<const std::byte> from, int64_t offset, const std::filesystem::path& path) {
+  while (!from.empty()) {
+    const ssize_t written = ::pwrite(fd, from.data(), from.size(), offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) throw_errno("write", path.string(), written < 0 ? errno : ENOSPC);
+    from = from.subspan(static_cast<size_t>(written));
+    offset += written;
+  }
+}
+
+FileDescriptor open_nameless(const std::filesystem::path& folder, std::string_view what) {
+  FileDescriptor file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file) return file;
+  // Not every file system has files without a name: one that loses it at once.
+  std::string name = (folder / "nameless.XXXXXX").string();
+  file = FileDescriptor(::mkostemp(name.data(), O_CLOEXEC));
+  if (!file) throw_errno(what, folder.string(), errno);
+  ::unlink(name.c_str());
+  return file;
+}
+
 FileDescriptor reopen_terminal(int fd) {
   if (fd < 0 || ::isatty(fd) == 0) return {};
   return FileDescriptor(

@@ -63,6 +63,12 @@ void write_all(int fd, std::string_view bytes, const std::filesystem::path& path
 /// Reads exactly `into.size()` bytes at `offset`; throws InputError naming `path` when the file is shorter.
 void read_exactly(int fd, std::span<std::byte> into, int64_t offset, const std::filesystem::path& path);
 
+/// Writes all bytes at `offset`.
+void write_exactly(int fd, std::span<const std::byte> from, int64_t offset, const std::filesystem::path& path);
+/// A new file in `folder` that has no name any more: whatever happens, nothing of it stays. `what` completes "cannot
+/// ... FOLDER".
+FileDescriptor open_nameless(const std::filesystem::path& folder, std::string_view what);
+
 /// A read-only memory map of a whole file. Empty files map to an empty span.
 class MappedFile {
  public:

@@ -20,7 +20,7 @@ namespace trireme::config {
 enum class Device { cpu, cuda };
 enum class Precision { bf16, fp16, fp32, fp64 };
 using describe::Recompute;
-enum class ActivationOffload { none, host, disk };
+enum class Offload { none, host, disk };
 enum class LrScheduleName { cosine, linear, sqrt, wsd, inverse_sqrt, constant };
 enum class Reproducible { layout, any_workers };
 enum class Shard { none, optimizer, gradients, parameters };
@@ -28,7 +28,8 @@ enum class CommBackend { automatic, shm, mpi };
 enum class CommCheck { calls, shapes, all };
 
 struct RunConfig {
-  std::filesystem::path dir;  ///< against the working folder; default runs/<name of the config file>
+  std::filesystem::path dir;          ///< against the working folder; default runs/<name of the config file>
+  std::filesystem::path offload_dir;  ///< of nameless files; empty: run.dir/offload. Absolute after loading
   int64_t seed = 0;
   Device device = Device::cpu;
   double time_limit_minutes = 0;  ///< 0: none
@@ -64,7 +65,7 @@ struct TrainConfig {
   double clip_grad_norm = 1.0;  ///< 0: no clipping
   Recompute recompute = Recompute::none;
   int64_t recompute_blocks = 1;  ///< with full: blocks that are run again together; 0: the square root of all
-  ActivationOffload activation_offload = ActivationOffload::none;
+  Offload activation_offload = Offload::none;
   bool document_mask = false;         ///< attention does not cross documents
   bool mask_document_starts = false;  ///< the first token of a document is no label
   double z_loss = 0;                  ///< coefficient; 0: none
@@ -100,6 +101,8 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
+  bool in_backward = false;
+  Offload offload = Offload::none;  ///< of the moments
 };
 
 /// Warm-up, a plateau at optimizer.lr, then decay over the last `decay_steps` before the horizon `steps`.
@@ -245,7 +248,7 @@ std::vector<Difference> differences(const Config& was, const Config& is);
 std::string_view name_of(Device value);
 std::string_view name_of(Precision value);
 std::string_view name_of(Recompute value);
-std::string_view name_of(ActivationOffload value);
+std::string_view name_of(Offload value);
 std::string_view name_of(LrScheduleName value);
 std::string_view name_of(Reproducible value);
 std::string_view name_of(Shard value);

@@ -358,6 +358,7 @@ class Loader {
     }
     if (config.run.dir.empty()) config.run.dir = std::filesystem::path("runs") / std::filesystem::path(name_).stem();
     config.run.dir = absolute(config.run.dir, here);
+    config.run.offload_dir = absolute(config.run.offload_dir, here);
     config.checkpoint.load = absolute(config.checkpoint.load, here);
   }
 

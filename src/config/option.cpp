@@ -135,9 +135,7 @@ const Option* find_option(std::string_view key) {
 std::string_view name_of(Device value) { return EnumNames<Device>::values[static_cast<size_t>(value)]; }
 std::string_view name_of(Precision value) { return EnumNames<Precision>::values[static_cast<size_t>(value)]; }
 std::string_view name_of(Recompute value) { return EnumNames<Recompute>::values[static_cast<size_t>(value)]; }
-std::string_view name_of(ActivationOffload value) {
-  return EnumNames<ActivationOffload>::values[static_cast<size_t>(value)];
-}
+std::string_view name_of(Offload value) { return EnumNames<Offload>::values[static_cast<size_t>(value)]; }
 std::string_view name_of(LrScheduleName value) { return EnumNames<LrScheduleName>::values[static_cast<size_t>(value)]; }
 std::string_view name_of(Reproducible value) { return EnumNames<Reproducible>::values[static_cast<size_t>(value)]; }
 std::string_view name_of(Shard value) { return EnumNames<Shard>::values[static_cast<size_t>(value)]; }

@@ -36,7 +36,7 @@ struct EnumNames<Recompute> {
   static constexpr std::array<std::string_view, 3> values = {"none", "selective", "full"};
 };
 template <>
-struct EnumNames<ActivationOffload> {
+struct EnumNames<Offload> {
   static constexpr std::array<std::string_view, 3> values = {"none", "host", "disk"};
 };
 template <>

@@ -22,6 +22,13 @@ void add_run(std::vector<Option>& table) {
           .otherwise("runs/ and the name of the config file")
           .changeable());
   table.push_back(
+      Option("run.offload_dir", at(&Config::run, &RunConfig::offload_dir),
+             "Folder of what is offloaded to disk (optimizer.offload, train.activation_offload), in files "
+             "without a name, of which nothing stays: best on a local NVMe drive. A relative path starts at "
+             "the working folder.")
+          .otherwise("run.dir/offload")
+          .changeable());
+  table.push_back(
       Option("run.seed", at(&Config::run, &RunConfig::seed),
              "Seed of everything random: initial weights and the order of samples. The same seed gives the same "
              "numbers on any number of workers.")
@@ -241,11 +248,13 @@ void add_train(std::vector<Option>& table) {
                          "Weights that stay as they are, and have no gradient and no moments: patterns of their names "
                          "with * for any characters, as [\"embed.weight\", \"blocks.0.*\"]; `trireme inspect RUN "
                          "--tensors` lists the names."));
-  table.push_back(Option("train.gradient_dtype", at(&Config::train, &TrainConfig::gradient_dtype),
-                         "Element type in which gradients are accumulated and reduced; a run in fp64 uses fp64.")
-                      .one_of({"fp32"})
-                      .refuses("bf16", "fp32 works")
-                      .refuses("fp16", "fp32 works"));
+  table.push_back(
+      Option("train.gradient_dtype", at(&Config::train, &TrainConfig::gradient_dtype),
+             "Element type in which gradients are kept, accumulated over micro-batches and exchanged; a run "
+             "in fp64 uses fp64. bf16 halves their memory and their exchange: the ranks' gradients are "
+             "still summed in fp32, and rounded once; so is each micro-batch that is added.")
+          .one_of({"fp32", "bf16"})
+          .refuses("fp16", "fp32 and bf16 work"));
   table.push_back(Option("train.clip_grad_norm", at(&Config::train, &TrainConfig::clip_grad_norm),
                          "Gradients are scaled down to this global L2 norm when theirs is larger. 0: never.")
                       .at_least(0));
@@ -264,8 +273,8 @@ void add_train(std::vector<Option>& table) {
   table.push_back(
       Option("train.activation_offload", at(&Config::train, &TrainConfig::activation_offload),
              "Where the inputs of blocks wait for backward with train.recompute = \"full\". none: where they "
-             "are; host: a device's in host memory; disk: in a nameless file in run.dir. The numbers are the "
-             "same in every bit.")
+             "are; host: a device's in host memory; disk: in a nameless file in run.offload_dir. The numbers "
+             "are the same in every bit.")
           .changeable());
   table.push_back(Option("train.document_mask", at(&Config::train, &TrainConfig::document_mask),
                          "Attention does not cross documents: a token sees back to the end-of-text token before its "
@@ -352,6 +361,19 @@ void add_optimizer(std::vector<Option>& table) {
   table.push_back(Option("optimizer.weight_decay", at(&Config::optimizer, &OptimizerConfig::weight_decay),
                          "Share of a weight that a step at learning rate 1 takes away; norms are not decayed.")
                       .at_least(0));
+  table.push_back(
+      Option("optimizer.in_backward", at(&Config::optimizer, &OptimizerConfig::in_backward),
+             "Update each unit's weights as soon as backward has its gradients, which are then given up: only those of "
+             "two blocks and of the ends are there at a time. Needs train.clip_grad_norm = 0 and one micro-batch a "
+             "step. The weights are the same in every bit; a step that is not finite ends the run, since it cannot be "
+             "skipped.")
+          .changeable());
+  table.push_back(
+      Option("optimizer.offload", at(&Config::optimizer, &OptimizerConfig::offload),
+             "Where the moments are between updates. none: in memory; disk: in a nameless file in run.offload_dir, "
+             "read and written around the page cache, a piece ahead of the update and a piece behind it. The numbers "
+             "are the same in every bit.")
+          .changeable());
 }
 
 void add_lr_schedule(std::vector<Option>& table) {

@@ -128,10 +128,37 @@ void check_batch(const Config& config, Checks& checks) {
       ramp.increment, ramp.start, global, describe::what_divides(global - ramp.start, ramp.increment));
 }
 
-void check_numbers(const Config& config, Checks& checks) {
-  const ActivationOffload offload = config.train.activation_offload;
+void check_update_in_backward(const Config& config, Checks& checks) {
+  if (!config.optimizer.in_backward) return;
+  const std::string_view before = "optimizer.in_backward = true updates weights before all gradients are known";
+  checks.require(config.train.clip_grad_norm == 0, {"optimizer.in_backward", "train.clip_grad_norm"},
+                 "{}, and train.clip_grad_norm = {} needs the norm of all; train.clip_grad_norm = 0 goes with it",
+                 before, config.train.clip_grad_norm);
+  checks.require(config.spike_guard.factor == 0, {"optimizer.in_backward", "spike_guard.factor"},
+                 "{}, and spike_guard.factor = {} skips steps by the norm of all; 0 goes with it", before,
+                 config.spike_guard.factor);
+  checks.require(config.train.precision != Precision::fp16, {"optimizer.in_backward", "train.precision"},
+                 "{}, and train.precision = \"fp16\" skips steps to find its loss scale; \"bf16\" goes with it",
+                 before);
   checks.require(
-      offload == ActivationOffload::none || config.train.recompute == Recompute::full,
+      config.run.reproducible != Reproducible::any_workers, {"optimizer.in_backward", "run.reproducible"},
+      "{} of more than one micro-batch, which run.reproducible = \"any_workers\" sums; \"layout\" goes with it",
+      before);
+  checks.require(
+      config.batch_ramp.start == 0, {"optimizer.in_backward", "batch_ramp.start"},
+      "optimizer.in_backward = true needs steps of one micro-batch, and batch_ramp.start = {} makes them grow; "
+      "0 goes with it",
+      config.batch_ramp.start);
+  checks.require(config.metrics.histograms == 0, {"optimizer.in_backward", "metrics.histograms"},
+                 "optimizer.in_backward = true keeps no gradients, of which metrics.histograms = {} would tell; 0 goes "
+                 "with it",
+                 config.metrics.histograms);
+}
+
+void check_numbers(const Config& config, Checks& checks) {
+  const Offload offload = config.train.activation_offload;
+  checks.require(
+      offload == Offload::none || config.train.recompute == Recompute::full,
       {"train.activation_offload", "train.recompute"},
       "train.activation_offload = \"{}\" moves the inputs of blocks, and train.recompute = \"{}\" keeps what is "
       "inside them as well; train.recompute = \"full\" goes with it",
@@ -146,8 +173,7 @@ void check_numbers(const Config& config, Checks& checks) {
                  "train.recompute_blocks = {} is more than model.layers = {}; at most {} works",
                  config.train.recompute_blocks, config.model.layers, config.model.layers);
   checks.require(
-      offload != ActivationOffload::host || config.run.device == Device::cuda,
-      {"train.activation_offload", "run.device"},
+      offload != Offload::host || config.run.device == Device::cuda, {"train.activation_offload", "run.device"},
       "train.activation_offload = \"host\" moves activations into host memory, where those of run.device = \"cpu\" "
       "are already; \"disk\" works");
   checks.require(config.train.precision == Precision::fp16 || config.loss_scale == LossScaleConfig{},
@@ -155,6 +181,25 @@ void check_numbers(const Config& config, Checks& checks) {
                   "loss_scale.growth_interval"},
                  "[loss_scale] is given, and train.precision = \"{}\" does not scale the loss; \"fp16\" does",
                  name_of(config.train.precision));
+  checks.require(
+      config.optimizer.offload != Offload::host, {"optimizer.offload"},
+      "optimizer.offload = \"host\" is not built: with run.device = \"cpu\" moments are in the host's memory "
+      "already; \"none\" and \"disk\" work");
+  checks.require(config.optimizer.offload != Offload::disk || config.run.device == Device::cpu,
+                 {"optimizer.offload", "run.device"},
+                 "optimizer.offload = \"disk\" moves moments between a file and the host's memory, and run.device = "
+                 "\"{}\" has them elsewhere; \"cpu\" works",
+                 name_of(config.run.device));
+  check_update_in_backward(config, checks);
+  const bool narrow = config.train.gradient_dtype == "bf16";
+  checks.require(!narrow || config.train.precision == Precision::bf16, {"train.gradient_dtype", "train.precision"},
+                 "train.gradient_dtype = \"bf16\" is the type that computes, and train.precision = \"{}\" computes in "
+                 "another; \"fp32\" goes with it",
+                 name_of(config.train.precision));
+  checks.require(!narrow || config.run.reproducible != Reproducible::any_workers,
+                 {"train.gradient_dtype", "run.reproducible"},
+                 "train.gradient_dtype = \"bf16\" rounds the sum of each rank's micro-batches, and how many a rank has "
+                 "depends on the number of workers; run.reproducible = \"any_workers\" goes with \"fp32\"");
   const double factor = config.spike_guard.factor;
   checks.require(
       factor == 0 || factor > 1, {"spike_guard.factor"},

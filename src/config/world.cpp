@@ -104,6 +104,12 @@ int64_t resolve_world(Config& config, int64_t world) {
   }
   refuse_uneven_ramp(resolved.batch_ramp, micro, ranks);
   refuse_unless_a_tree(resolved, ranks);
+  if (resolved.optimizer.in_backward && global != micro * ranks)
+    throw_input(
+        "optimizer.in_backward = true needs steps of one micro-batch, whose gradients are given up at once, and "
+        "train.global_batch_size = {} has {} micro-batches of {} on each of {} data ranks; {} works, or "
+        "train.micro_batch_size = {}",
+        global, global / (micro * ranks), micro, ranks, micro * ranks, global / ranks);
   config = std::move(resolved);
   return config.train.global_batch_size / (micro * ranks);
 }

@@ -1,26 +1,13 @@
 #include "nn/offload.h"
 
 #include <ATen/ATen.h>
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-
-#include "base/error.h"
 
 namespace trireme::nn {
 
 ActivationStore::ActivationStore(const std::filesystem::path& folder) {
   make_directories(folder);
   path_ = folder;
-  file_ = FileDescriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (file_) return;
-  // Not every file system has files without a name: one that loses it at once.
-  std::string name = (folder / "activations.XXXXXX").string();
-  file_ = FileDescriptor(::mkostemp(name.data(), O_CLOEXEC));
-  if (!file_) throw_errno("make a file for activations in", folder.string(), errno);
-  ::unlink(name.c_str());
+  file_ = open_nameless(folder, "make a file for activations in");
 }
 
 ActivationStore::Handle ActivationStore::put(const at::Tensor& x) {
@@ -38,13 +25,8 @@ ActivationStore::Handle ActivationStore::put(const at::Tensor& x) {
   }
   handle.offset = places.back();
   places.pop_back();
-  const char* from = static_cast<const char*>(host.const_data_ptr());
-  for (int64_t done = 0; done < bytes;) {
-    const ssize_t written = ::pwrite(file_.get(), from + done, static_cast<size_t>(bytes - done), handle.offset + done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) throw_errno("write activations to", path_.string(), written < 0 ? errno : ENOSPC);
-    done += written;
-  }
+  write_exactly(file_.get(), {static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()}, handle.offset,
+                path_);
   return handle;
 }
 

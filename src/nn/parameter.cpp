@@ -92,9 +92,12 @@ void Parameter::bind(Memory memory) {
   check("the master", memory.master, held, statistics);
   TRIREME_CHECK(trainable_ || !(memory.gradient.defined() || memory.received.defined()),
                 "a gradient of {}, which is frozen", name_);
-  if (trainable_) check("the gradient", memory.gradient, held, statistics);
+  if (trainable_) {
+    const bool narrow = memory.gradient.scalar_type() == dtype_;
+    check("the gradient", memory.gradient, held, narrow ? dtype_ : statistics);
+  }
   if (memory.copy.defined()) check("the copy", memory.copy, held, dtype_);
-  if (memory.received.defined()) check("the received gradient", memory.received, shape_, statistics);
+  if (memory.received.defined()) check("the received gradient", memory.received, shape_, memory.gradient.scalar_type());
   value_ = std::move(memory.value);
   rows_ = memory.rows;
   master_ = std::move(memory.master);

@@ -85,7 +85,7 @@ class Parameter final : public ops::GradientSink {
   const std::vector<LogicalTensor>& parts() const { return parts_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t elements() const;
-  /// Type of activations and of value(); statistics and gradients are in ops::compute_type of it.
+  /// Type of activations and of value(); statistics are in ops::compute_type of it, and gradients in one or the other.
   at::ScalarType dtype() const { return dtype_; }
 
   /// Of dimension 0: what this rank holds for good, and how many elements that is.
@@ -101,8 +101,8 @@ class Parameter final : public ops::GradientSink {
     at::Tensor master;    ///< the rows, in the compute type
     at::Tensor copy;      ///< the rows of `value` that follow `master`; undefined where they are `master` itself, or
                           ///< where the value is made from it each time
-    at::Tensor gradient;  ///< the rows, in the compute type: the sum over all ranks, for the optimizer
-    at::Tensor received;  ///< of shape(), in the compute type: where operations leave it; undefined: given later
+    at::Tensor gradient;  ///< the rows, in the compute type or dtype(): the sum over all ranks, for the optimizer
+    at::Tensor received;  ///< of shape(), in the type of `gradient`: where operations leave it; undefined: given later
     ParameterOwner* owner = nullptr;
   };
   void bind(Memory memory);

@@ -8,13 +8,15 @@
 
 #include "describe/architecture.h"
 #include "describe/kept_activations.h"
+#include "describe/moment_pieces.h"
+#include "observe/format.h"
 
 namespace trireme::observe {
 namespace {
 
 struct Sizes {
   int64_t weight;   // of an element that computes
-  int64_t compute;  // of master weights, gradients, moments: ops::compute_type of the above
+  int64_t compute;  // of master weights, gradients in fp32, moments: ops::compute_type of the above
 };
 
 Sizes sizes_of(config::Precision precision) {
@@ -68,22 +70,30 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
                                  sharing == 1 ? "" : fmt::format(", once for {} workers", sharing))});
   }
   if (gathers || sizes.weight != sizes.compute) per_parameter("master weights", sizes.compute);
+  const int64_t gradient = options.narrow_gradients ? sizes.weight : sizes.compute;
   const bool at_once = shard >= Shard::gradients && options.reduce_every_micro_batch;
-  if (at_once) {
-    const int64_t blocks = std::min<int64_t>(2, shape.layers);
-    items.push_back({"gradients", all * sizes.compute / ranks + (blocks * unit.block + unit.ends) * sizes.compute,
-                     fmt::format("{} bytes a parameter{}, and {}", sizes.compute, among, units(blocks))});
+  const int64_t turns = std::min<int64_t>(2, shape.layers);  // blocks that have room for their gradients
+  if (options.update_in_backward) {
+    items.push_back({"gradients", (turns * unit.block + unit.ends) * gradient,
+                     fmt::format("{} bytes a parameter {}", gradient, units(turns))});
+  } else if (at_once) {
+    items.push_back({"gradients", all * gradient / ranks + (turns * unit.block + unit.ends) * gradient,
+                     fmt::format("{} bytes a parameter{}, and {}", gradient, among, units(turns))});
   } else {
-    items.push_back({"gradients", all * sizes.compute, fmt::format("{} bytes a parameter", sizes.compute)});
+    items.push_back({"gradients", all * gradient, fmt::format("{} bytes a parameter", gradient)});
   }
   // parallel/gradients.h: sums of 1, 2, 4, ... micro-batches that wait for their neighbours.
   const int64_t waiting = std::bit_width(static_cast<uint64_t>(options.tree_micro_batches)) - 1;
   if (waiting > 0) {
-    items.back().bytes += waiting * all * sizes.compute / (at_once ? ranks : 1);
+    items.back().bytes += waiting * all * gradient / (at_once ? ranks : 1);
     items.back().how +=
         fmt::format(", and {} more for a tree of {} micro-batches", waiting, options.tree_micro_batches);
   }
-  per_parameter("moments", 2 * sizes.compute);
+  if (options.moments_on_disk)
+    items.push_back({"moments", describe::kMomentPieces * 2 * describe::kMomentPieceElements * sizes.compute,
+                     fmt::format("pieces on their way; {} on disk", short_bytes(all * 2 * sizes.compute / ranks))});
+  else
+    per_parameter("moments", 2 * sizes.compute);
   if (options.frozen)
     for (MemoryItem& item : items)
       if (item.purpose == "gradients" || item.purpose == "moments") item.how += ", less for what is frozen";
@@ -161,7 +171,7 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                         .recompute_blocks = config.train.recompute_blocks,
                                         .micro_batch_size = config.train.micro_batch_size,
                                         .seq_len = config.train.seq_len,
-                                        .offload = config.train.activation_offload != config::ActivationOffload::none,
+                                        .offload = config.train.activation_offload != config::Offload::none,
                                         .ema = config.train.ema_decay > 0,
                                         .frozen = !config.train.frozen.empty(),
                                         .shard = config.parallel.shard,
@@ -170,6 +180,9 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                         .prefetch = config.parallel.prefetch,
                                         .reshard_after_forward = config.parallel.reshard_after_forward,
                                         .reduce_every_micro_batch = config.parallel.reduce_every_micro_batch,
+                                        .update_in_backward = config.optimizer.in_backward,
+                                        .moments_on_disk = config.optimizer.offload == config::Offload::disk,
+                                        .narrow_gradients = config.train.gradient_dtype == "bf16",
                                         .tree_micro_batches = tree_micro_batches(config)});
 }
 
@@ -182,7 +195,7 @@ std::string ways_to_less_memory(const config::Config& config) {
   ways.push_back(fmt::format("a smaller train.seq_len (now {})", train.seq_len));
   if (train.recompute != config::Recompute::full)
     ways.push_back(fmt::format("train.recompute = \"full\" (now \"{}\")", config::name_of(train.recompute)));
-  else if (train.activation_offload == config::ActivationOffload::none)
+  else if (train.activation_offload == config::Offload::none)
     ways.emplace_back("train.activation_offload = \"disk\"");
   if (config.parallel.data > 1 && config.parallel.shard != config::Shard::parameters)
     ways.push_back(fmt::format("parallel.shard = \"parameters\" (now \"{}\")", config::name_of(config.parallel.shard)));

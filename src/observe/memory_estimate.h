@@ -39,7 +39,10 @@ struct MemoryOptions {
   int64_t prefetch = 1;
   bool reshard_after_forward = true;
   bool reduce_every_micro_batch = true;
-  int64_t tree_micro_batches = 1;  ///< of a rank, with run.reproducible = "any_workers"; 1 without
+  bool update_in_backward = false;  ///< optimizer.in_backward
+  bool moments_on_disk = false;     ///< optimizer.offload
+  bool narrow_gradients = false;    ///< in the type that computes
+  int64_t tree_micro_batches = 1;   ///< of a rank, with run.reproducible = "any_workers"; 1 without
 };
 
 /// At the step's fullest moment. Purposes: weights, master weights (bf16 and fp16), gradients, moments, moving average,

@@ -14,7 +14,7 @@ void reference::adamw(const at::Tensor& weight, const at::Tensor& exp_avg, const
                       const at::Tensor& gradient, const at::Tensor& copy, const AdamwStep& step) {
   const at::NoGradGuard no_grad;
   const double bias1 = 1 - std::pow(step.beta1, step.step), bias2 = 1 - std::pow(step.beta2, step.step);
-  const at::Tensor g = gradient * step.gradient_scale;
+  const at::Tensor g = gradient.to(weight.scalar_type()) * step.gradient_scale;
   exp_avg.mul_(step.beta1).add_(g, 1 - step.beta1);
   exp_avg_sq.mul_(step.beta2).addcmul_(g, g, 1 - step.beta2);
   weight.mul_(1 - step.lr * step.weight_decay);
@@ -33,13 +33,13 @@ void adamw(const at::Tensor& weight, const at::Tensor& exp_avg, const at::Tensor
     using T = decltype(element);
     using C = Compute<T>;
     C *w = data<C>(weight), *m = data<C>(exp_avg), *v = data<C>(exp_avg_sq);
-    const C* g = data<C>(gradient);
     T* c = data<T>(copy);
-    parallel_rows(weight.numel(), 8, [&](int64_t begin, int64_t end) {
-      kernels<T>().adamw(end - begin, w + begin, m + begin, v + begin, g + begin, c == nullptr ? nullptr : c + begin,
-                         step.lr, step.beta1, step.beta2, step.eps, step.weight_decay, bias1, bias2,
-                         step.gradient_scale);
-    });
+    const auto update = [&](int64_t begin, int64_t end, const C* g) {
+      kernels<T>().adamw(end - begin, w + begin, m + begin, v + begin, g, c == nullptr ? nullptr : c + begin, step.lr,
+                         step.beta1, step.beta2, step.eps, step.weight_decay, bias1, bias2, step.gradient_scale);
+    };
+    parallel_rows(weight.numel(), 8,
+                  [&](int64_t begin, int64_t end) { for_each_widened<C>(gradient, begin, end, update); });
   });
 }
 

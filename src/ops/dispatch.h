@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "base/error.h"
 #include "ops/kernels.h"
@@ -43,6 +44,29 @@ template <typename Body>
 void parallel_rows(int64_t rows, int64_t elements_per_row, Body&& body) {
   const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, elements_per_row));
   at::parallel_for(0, rows, grain, body);
+}
+
+/// Calls body(from, to, values) for stretches of [begin, end) with the values of a tensor as C, in order: all of it at
+/// once where the tensor is in C, else in pieces that are widened in cache.
+template <typename C, typename Body>
+void for_each_widened(const at::Tensor& tensor, int64_t begin, int64_t end, Body&& body) {
+  dispatch(tensor.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    const T* from = data<T>(tensor);
+    if constexpr (std::is_same_v<T, C>) {
+      body(begin, end, from + begin);
+    } else if constexpr (std::is_same_v<Compute<T>, C>) {
+      constexpr int64_t kPiece = 2048;
+      alignas(64) C wide[kPiece];
+      for (int64_t first = begin; first < end; first += kPiece) {
+        const int64_t count = std::min(kPiece, end - first);
+        kernels<T>().add_to(count, from + first, wide, false);
+        body(first, first + count, static_cast<const C*>(wide));
+      }
+    } else {
+      throw_internal("{} cannot be widened to the type that computes", c10::toString(tensor.scalar_type()));
+    }
+  });
 }
 
 /// Rows whose weight gradients are summed one after another; the sums of such blocks are then added in order. A split

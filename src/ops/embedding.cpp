@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 
-#include <cstring>
+#include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "ops/dispatch.h"
 #include "ops/function.h"
@@ -10,6 +12,36 @@
 
 namespace trireme::ops {
 namespace {
+
+// Into a table in the type of the rows itself: a frequent token's rows are summed in the compute type and rounded once.
+void add_rows_rounded(const at::Tensor& tokens, const at::Tensor& rows, const at::Tensor& table) {
+  const int64_t hidden = rows.size(-1), count = tokens.numel();
+  const int64_t* ids = data<int64_t>(tokens);
+  // The places of each token together, in their order; `first` has where each token's begin.
+  std::vector<int64_t> places(static_cast<size_t>(count)), first;
+  std::iota(places.begin(), places.end(), 0);
+  std::stable_sort(places.begin(), places.end(), [&](int64_t a, int64_t b) { return ids[a] < ids[b]; });
+  for (size_t i = 0; i < places.size(); ++i)
+    if (i == 0 || ids[places[i]] != ids[places[i - 1]]) first.push_back(static_cast<int64_t>(i));
+  first.push_back(count);
+  dispatch(rows.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    using C = Compute<T>;
+    const T* from = data<T>(rows);
+    T* to = data<T>(table);
+    parallel_rows(static_cast<int64_t>(first.size()) - 1, hidden, [&](int64_t begin, int64_t end) {
+      std::vector<C> sums(static_cast<size_t>(hidden));
+      for (int64_t t = begin; t < end; ++t) {
+        const auto at = static_cast<size_t>(t);
+        T* row = to + ids[places[static_cast<size_t>(first[at])]] * hidden;
+        kernels<T>().add_to(hidden, row, sums.data(), false);
+        for (int64_t i = first[at]; i < first[at + 1]; ++i)
+          kernels<T>().add_to(hidden, from + places[static_cast<size_t>(i)] * hidden, sums.data(), true);
+        kernels<T>().round_to(hidden, sums.data(), row);
+      }
+    });
+  });
+}
 
 // Threads share the columns, not the tokens, so that each sum has one order.
 void add_rows(const at::Tensor& tokens, const at::Tensor& gradient, const GradientTarget& target) {
@@ -22,6 +54,8 @@ void add_rows(const at::Tensor& tokens, const at::Tensor& gradient, const Gradie
     return;
   }
   const at::Tensor rows = gradient.contiguous();
+  if (target.buffer.scalar_type() != compute_type(rows.scalar_type()))
+    return add_rows_rounded(tokens, rows.to(target.buffer.scalar_type()), target.buffer);
   const int64_t* ids = data<int64_t>(tokens);
   dispatch(rows.scalar_type(), [&](auto element) {
     using T = decltype(element);

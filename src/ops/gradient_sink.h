@@ -1,9 +1,9 @@
 // Where the backward of an operation leaves the gradient of a weight.
 //
 // Weights are not autograd inputs: an operation's backward writes their gradient straight into the buffer that their
-// owner chose (fp32, possibly in memory shared with other ranks), accumulates over micro-batches without a temporary,
-// and tells the owner. So the owner counts contributions and knows when a gradient is complete, which an AccumulateGrad
-// hook cannot say (it fires once for each use).
+// owner chose (fp32 or bf16, possibly in memory shared with other ranks), accumulates over micro-batches without a
+// temporary, and tells the owner. So the owner counts contributions and knows when a gradient is complete, which an
+// AccumulateGrad hook cannot say (it fires once for each use).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,9 @@
 namespace trireme::ops {
 
 struct GradientTarget {
-  at::Tensor buffer;  ///< same shape as the weight, contiguous, in the compute type (float, or double)
-  bool accumulate;    ///< add to the buffer; otherwise overwrite it
+  at::Tensor
+      buffer;  ///< same shape as the weight, contiguous, in the compute type (float, or double) or the weight's own
+  bool accumulate;  ///< add to the buffer; otherwise overwrite it
 };
 
 class GradientSink {

@@ -100,6 +100,8 @@ struct Kernels {
 
   /// target = source, or target += source.
   void (*add_to)(int64_t count, const T* source, C* target, bool accumulate);
+  /// target = T(source).
+  void (*round_to)(int64_t count, const C* source, T* target);
   /// Sum of squares in double.
   double (*sum_of_squares)(int64_t count, const C* values);
 };

@@ -414,6 +414,11 @@ void add_to(int64_t count, const T* __restrict source, Compute<T>* __restrict ta
     for (int64_t i = 0; i < count; ++i) target[i] = load(source[i]);
 }
 
+template <typename T>
+void round_to(int64_t count, const Compute<T>* __restrict source, T* __restrict target) {
+  for (int64_t i = 0; i < count; ++i) store(target[i], source[i]);
+}
+
 template <typename C>
 double sum_of_squares(int64_t count, const C* __restrict values) {
   return lane_sum<double>(count, [&](auto i) {
@@ -440,6 +445,7 @@ constexpr Kernels<T> make_table() {
           &cross_entropy<T>,
           &adamw<T>,
           &add_to<T>,
+          &round_to<T>,
           &sum_of_squares<Compute<T>>};
 }
 

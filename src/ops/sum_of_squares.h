@@ -5,7 +5,7 @@
 
 namespace trireme::ops {
 
-/// `values` contiguous, float or double. A NaN or an infinity in it shows in the result.
+/// `values` contiguous, of any floating-point type. A NaN or an infinity in it shows in the result.
 double sum_of_squares(const at::Tensor& values);
 
 /// Of each row of dimension 0: [rows] in double. A row's sum depends on its own values and length alone.

@@ -13,12 +13,15 @@ namespace trireme::optim {
 
 namespace {
 
-// Of each parameter: what this rank holds, then over the ranks.
-std::vector<double> squares_by_shards(std::span<nn::Parameter* const> parameters, comm::Communicator& shards) {
+// Of each parameter: what this rank holds.
+std::vector<double> squares_by_shards(std::span<nn::Parameter* const> parameters) {
   std::vector<double> squares;
   for (const nn::Parameter* parameter : parameters) squares.push_back(ops::sum_of_squares(parameter->gradient()));
-  shards.all_reduce(at::from_blob(squares.data(), {static_cast<int64_t>(squares.size())}, at::kDouble));
   return squares;
+}
+
+void sum_over_shards(std::vector<double>& squares, comm::Communicator& shards) {
+  shards.all_reduce(at::from_blob(squares.data(), {static_cast<int64_t>(squares.size())}, at::kDouble));
 }
 
 std::vector<double> squares_by_rows(std::span<nn::Parameter* const> parameters, comm::Communicator& shards) {
@@ -39,11 +42,7 @@ std::vector<double> squares_by_rows(std::span<nn::Parameter* const> parameters, 
   return squares;
 }
 
-}  // namespace
-
-GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, comm::Communicator& shards, double loss_scale,
-                           bool by_rows) {
-  const std::vector<double> of = by_rows ? squares_by_rows(parameters, shards) : squares_by_shards(parameters, shards);
+GradientNorm norm_of(std::span<nn::Parameter* const> parameters, const std::vector<double>& of, double loss_scale) {
   GradientNorm norm;
   double sum = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -53,6 +52,22 @@ GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, comm::Com
   }
   norm.total = std::sqrt(sum) / loss_scale;
   return norm;
+}
+
+}  // namespace
+
+GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, comm::Communicator& shards, double loss_scale,
+                           bool by_rows) {
+  if (by_rows) return norm_of(parameters, squares_by_rows(parameters, shards), loss_scale);
+  std::vector<double> squares = squares_by_shards(parameters);
+  sum_over_shards(squares, shards);
+  return norm_of(parameters, squares, loss_scale);
+}
+
+GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, std::vector<double> squares,
+                           comm::Communicator& shards) {
+  sum_over_shards(squares, shards);
+  return norm_of(parameters, squares, 1);
 }
 
 double clip_coefficient(double norm, double limit) { return limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0; }

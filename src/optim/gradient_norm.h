@@ -26,6 +26,10 @@ struct GradientNorm {
 GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, comm::Communicator& shards,
                            double loss_scale = 1, bool by_rows = false);
 
+/// The same from what this rank found of each gradient when it was there: the sums of squares of what it holds.
+GradientNorm gradient_norm(std::span<nn::Parameter* const> parameters, std::vector<double> squares,
+                           comm::Communicator& shards);
+
 /// The factor that brings a norm down to `limit`: min(1, limit / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ has
 /// it. limit 0 does not clip.
 double clip_coefficient(double norm, double limit);

@@ -21,15 +21,19 @@ DataParallel::DataParallel(models::Model& model, comm::Communicator& shards, com
     weights_ = make_gathered_weights(units_, shards, device, {options.prefetch, options.reshard_after_forward});
   else
     weights_ = make_resident_weights(units_, shards, device);
-  const bool at_once = options.level >= Level::gradients && options.reduce_every_micro_batch;
+  const bool at_once = options.level >= Level::gradients && options.reduce_every_micro_batch && !options.use_at_once;
   for (const nn::Unit& unit : model.units()) {
     nn::Unit trainable{unit.name, {}};
     for (nn::Parameter* parameter : unit.parameters)
       if (parameter->trainable()) trainable.parameters.push_back(parameter);
     if (!trainable.parameters.empty()) trainable_units_.emplace_back(trainable, shards.rank(), shards.size());
   }
-  gradients_ =
-      std::make_unique<Gradients>(trainable_units_, shards, replicas, device, GradientOptions{at_once, options.tree});
+  GradientOptions how;
+  how.at_once = at_once;
+  how.tree = options.tree;
+  how.narrow = options.narrow_gradients;
+  if (options.use_at_once) how.use = [this](size_t unit) { use_(trainable_units_[unit].parameters); };
+  gradients_ = std::make_unique<Gradients>(trainable_units_, shards, replicas, device, how);
   struct Received {
     at::Tensor gradient, whole;
   };
@@ -106,7 +110,10 @@ MicroBatchOrder DataParallel::micro_batch_order() const {
           .ranks_first = options_.level >= Level::gradients && options_.reduce_every_micro_batch};
 }
 
-void DataParallel::begin_step(int64_t micro_batches) {
+void DataParallel::begin_step(int64_t micro_batches, Use use) {
+  TRIREME_CHECK(options_.use_at_once == static_cast<bool>(use) && (!use || micro_batches == 1),
+                "gradients of {} micro-batches that are {}used at once", micro_batches, use ? "" : "not ");
+  use_ = std::move(use);
   weights_->take_waited_seconds();
   gradients_->take_waited_seconds();
   gradients_->begin_step(micro_batches);

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -43,6 +44,9 @@ struct DataParallelOptions {
   /// Sums go in one tree over the micro-batches of all ranks, so that their number changes no bit. Numbers of ranks and
   /// of micro-batches are powers of two, and micro_batch_order() says who computes which.
   bool tree = false;
+  bool narrow_gradients = false;  ///< in the type that computes, bf16, in place of fp32
+  /// Gradients are there for one unit at a time, and are used at once: see begin_step(). Steps have one micro-batch.
+  bool use_at_once = false;
 };
 
 /// Which of a step's micro-batches over all ranks are a rank's own, where sums go in a tree: what is summed first lies
@@ -84,8 +88,12 @@ class DataParallel final : public nn::ParameterOwner {
     DataParallel& data_parallel_;
   };
 
-  /// Before the first forward of a step that has `micro_batches` of them.
-  void begin_step(int64_t micro_batches);
+  /// Before the first forward of a step that has `micro_batches` of them. With use_at_once, `use` is called during
+  /// backward with trainable parameters whose gradient() is the sum over all ranks, and is it until `use` returns. The
+  /// ranks of shards() and replicas() have then read the parameters' values for the last time in this step, so `use`
+  /// may write masters and copies.
+  using Use = std::function<void(std::span<nn::Parameter* const> parameters)>;
+  void begin_step(int64_t micro_batches, Use use = {});
   /// Waits for all sums. Throws InternalError that names a parameter whose gradient did not arrive.
   void finish_gradients();
 
@@ -117,6 +125,7 @@ class DataParallel final : public nn::ParameterOwner {
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Gradients> gradients_;
   std::unordered_map<const nn::Parameter*, size_t> unit_of_, trainable_unit_of_;
+  Use use_;
   double exposed_seconds_ = 0;
 };
 

@@ -7,7 +7,7 @@
 // the process in place of training on another unit's weights.
 //
 // What is gathered ahead follows the pass before: the sequence of units in a micro-batch is the same each time, and
-// all ranks take the same decisions from it.
+// all ranks take the same decisions from it. The first follows what most models do.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <sys/mman.h>
@@ -72,6 +72,7 @@ class GatheredWeights final : public Weights {
     for (const Place& place : places_) largest = std::max(largest, place.memory.tensor().nbytes());
     forbidden_ = std::make_unique<ForbiddenMemory>(largest);
     for (size_t i = 0; i < units_.size(); ++i) make_state(i, device);
+    before_ = usual_order();
   }
 
   const Memory& memory(size_t index) const override { return states_[index].memory; }
@@ -171,6 +172,20 @@ class GatheredWeights final : public Weights {
     state.memory.copies.resize(unit.parameters.size());
     state.sources = state.memory.masters;
     states_.push_back(std::move(state));
+  }
+
+  // Forward as units are listed, and the blocks again in backward. A first unit that has no counterpart behind the
+  // blocks is the head too.
+  std::vector<size_t> usual_order() const {
+    std::vector<size_t> order, blocks;
+    for (size_t i = 0; i < units_.size(); ++i) {
+      order.push_back(i);
+      if (units_[i].block >= 0) blocks.push_back(i);
+    }
+    if (blocks.empty()) return order;
+    if (blocks.back() + 1 == units_.size() && blocks.front() > 0) order.push_back(0);
+    order.insert(order.end(), blocks.rbegin(), blocks.rend());
+    return order;
   }
 
   void enter(int64_t block) {

@@ -23,55 +23,68 @@ constexpr size_t kMostWaiting = 16;
 
 Gradients::Gradients(std::span<const Unit> units, comm::Communicator& shards, comm::Communicator& replicas,
                      at::Device device, const GradientOptions& options)
-    : shards_(shards), replicas_(replicas), at_once_(options.at_once), tree_(options.tree) {
+    : shards_(shards), replicas_(replicas), at_once_(options.at_once), tree_(options.tree), use_(options.use) {
+  TRIREME_CHECK(!(options.narrow && options.tree), "a tree of sums that are rounded in between");
+  TRIREME_CHECK(!use_ || !(options.at_once || options.tree), "gradients that are used at once and kept");
   const auto purpose = memory::Purpose::gradients;
   // Either axis may be the one that reads this memory, and an arena serves both.
   comm::Communicator& ranks = shards.size() > 1 ? shards : replicas;
+  const auto shared = [&](const std::string& name, int64_t elements) {
+    const at::ScalarType dtype = units.front().parameters.front()->dtype();
+    return SharedTensor(ranks, "gradients/" + name, elements, options.narrow ? dtype : ops::compute_type(dtype), device,
+                        purpose, comm::Sharing::each);
+  };
   for (const Unit& unit : units) {
-    const at::ScalarType dtype = ops::compute_type(unit.parameters.front()->dtype());
     State& state = states_.emplace_back();
     state.unit = &unit;
+    state.index = states_.size() - 1;
     if (at_once_) {
-      state.sums =
-          SharedTensor(ranks, "gradients/" + unit.name, unit.held, dtype, device, purpose, comm::Sharing::each);
+      state.sums = shared(unit.name, unit.held);
       state.shards = unit.shards(state.sums.tensor());
-    } else {
-      state.whole =
-          SharedTensor(ranks, "gradients/" + unit.name, unit.elements, dtype, device, purpose, comm::Sharing::each);
-      state.received = unit.whole(state.whole.tensor());
-      state.shards = unit.own_rows(state.received);
+    } else if (!use_) {
+      state.whole = shared(unit.name, unit.elements);
     }
   }
-  if (!at_once_) return;
-  // The largest of the units that share a buffer.
-  std::vector<int64_t> elements;
-  std::vector<int64_t> of_turn(kBlockBuffers, -1);
+  if (at_once_ || use_) {
+    // The largest of the units that share a buffer.
+    std::vector<int64_t> elements;
+    std::vector<int64_t> of_turn(kBlockBuffers, -1);
+    for (State& state : states_) {
+      const int64_t block = state.unit->block;
+      int64_t index = block >= 0 ? of_turn[static_cast<size_t>(block % kBlockBuffers)] : -1;
+      if (index < 0) {
+        index = static_cast<int64_t>(elements.size());
+        elements.push_back(0);
+        if (block >= 0) of_turn[static_cast<size_t>(block % kBlockBuffers)] = index;
+      }
+      state.buffer = static_cast<size_t>(index);
+      elements[state.buffer] = std::max(elements[state.buffer], state.unit->elements);
+    }
+    for (size_t i = 0; i < elements.size(); ++i)
+      buffers_.push_back({shared(fmt::format("buffer {}", i), elements[i]), {}, nullptr});
+  }
+  if (at_once_) return;
   for (State& state : states_) {
-    const int64_t block = state.unit->block;
-    int64_t index = block >= 0 ? of_turn[static_cast<size_t>(block % kBlockBuffers)] : -1;
-    if (index < 0) {
-      index = static_cast<int64_t>(elements.size());
-      elements.push_back(0);
-      if (block >= 0) of_turn[static_cast<size_t>(block % kBlockBuffers)] = index;
-    }
-    state.buffer = static_cast<size_t>(index);
-    elements[state.buffer] = std::max(elements[state.buffer], state.unit->elements);
+    state.received = state.unit->whole(memory_of(state));
+    state.shards = state.unit->own_rows(state.received);
   }
-  for (size_t i = 0; i < elements.size(); ++i) {
-    const at::ScalarType dtype = ops::compute_type(units.front().parameters.front()->dtype());
-    buffers_.push_back({SharedTensor(ranks, fmt::format("gradients/buffer {}", i), elements[i], dtype, device, purpose,
-                                     comm::Sharing::each),
-                        {}});
-  }
+}
+
+// All of a unit's gradient.
+at::Tensor Gradients::memory_of(const State& state) const {
+  if (!at_once_ && !use_) return state.whole.tensor();
+  return buffers_[state.buffer].memory.tensor().narrow(0, 0, state.unit->elements);
 }
 
 void Gradients::begin_step(int64_t micro_batches) {
   micro_batches_ = micro_batches;
+  for (Buffer& buffer : buffers_) buffer.occupant = nullptr;
   for (State& state : states_) {
     state.first = true;
     state.rounds_left = at_once_ || tree_ ? micro_batches : 1;
     state.summed = 0;
-    state.has_buffer = !at_once_;
+    state.has_buffer = !at_once_ && !use_;
+    state.used = false;
     state.reduce = state.replicate = {};
     expect(state);
   }
@@ -89,10 +102,21 @@ void Gradients::before_contribution(size_t index) {
   if (state.has_buffer) return;
   Buffer& buffer = buffers_[state.buffer];
   wait(buffer.in_use);
-  const std::vector<at::Tensor> parts = state.unit->whole(buffer.memory.tensor().narrow(0, 0, state.unit->elements));
+  state.has_buffer = true;
+  if (use_) {
+    while (buffer.occupant != nullptr && !buffer.occupant->used) {
+      TRIREME_CHECK(!(summing_.empty() && reducing_.empty()),
+                    "{} has a gradient before that of {}, whose place it takes, is complete", state.unit->name,
+                    buffer.occupant->unit->name);
+      if (summing_.empty()) sum_first_over_replicas();
+      use_first();
+    }
+    buffer.occupant = &state;
+    return;
+  }
+  const std::vector<at::Tensor> parts = state.unit->whole(memory_of(state));
   for (size_t i = 0; i < parts.size(); ++i) state.unit->parameters[i]->receive_gradient(parts[i]);
   state.received = parts;
-  state.has_buffer = true;
 }
 
 void Gradients::on_complete(State& state) {
@@ -101,6 +125,7 @@ void Gradients::on_complete(State& state) {
   if (at_once_ || state.rounds_left == 1) exchange(state);
   if (--state.rounds_left > 0) expect(state);
   sum_over_replicas(kMostWaiting);
+  use_what_is_there();
   shards_.progress();
   replicas_.progress();
 }
@@ -149,19 +174,38 @@ void Gradients::sum_over_replicas(size_t most_waiting) {
   while (!reducing_.empty()) {
     State& state = *reducing_.front();
     if (reducing_.size() <= most_waiting && !state.reduce.done()) return;
-    wait(state.reduce);
-    count_reduced(state);
-    comm::Reduction how;
-    how.tree = tree_;
-    // Whole buffers in one piece: gaps between the parameters are zeros.
-    if (at_once_)
-      state.replicate = replicas_.all_reduce_async(state.sums.tensor(), how);
-    else if (shards_.size() == 1)
-      state.replicate = replicas_.all_reduce_async(state.whole.tensor(), how);
-    else
-      state.replicate = replicas_.all_reduce_async(state.shards, how);
-    reducing_.pop_front();
+    sum_first_over_replicas();
   }
+}
+
+void Gradients::sum_first_over_replicas() {
+  State& state = *reducing_.front();
+  wait(state.reduce);
+  count_reduced(state);
+  comm::Reduction how;
+  how.tree = tree_;
+  // Whole buffers in one piece: gaps between the parameters are zeros. In a buffer that units share they may be
+  // anything.
+  if (at_once_)
+    state.replicate = replicas_.all_reduce_async(state.sums.tensor(), how);
+  else if (shards_.size() == 1 && !use_)
+    state.replicate = replicas_.all_reduce_async(state.whole.tensor(), how);
+  else
+    state.replicate = replicas_.all_reduce_async(state.shards, how);
+  reducing_.pop_front();
+  if (use_) summing_.push_back(&state);
+}
+
+void Gradients::use_first() {
+  State& state = *summing_.front();
+  wait(state.replicate);
+  use_(state.index);
+  state.used = true;
+  summing_.pop_front();
+}
+
+void Gradients::use_what_is_there() {
+  while (!summing_.empty() && summing_.front()->replicate.done()) use_first();
 }
 
 void Gradients::wait(comm::Work& work) {
@@ -177,6 +221,7 @@ void Gradients::finish() {
                     parameter->name(), parameter->arrived(), parameter->expected());
   }
   sum_over_replicas(0);
+  while (!summing_.empty()) use_first();
   // In about the order in which they were posted: the last units of the model first.
   for (auto state = states_.rbegin(); state != states_.rend(); ++state) wait(state->replicate);
 }

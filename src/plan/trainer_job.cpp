@@ -40,7 +40,7 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
         fmt::format("model.architecture = \"{}\" is registered by this program, and its operations are not "
                     "known; llama and gpt are planned",
                     config.model.architecture));
-  if (config.train.activation_offload != config::ActivationOffload::none)
+  if (config.train.activation_offload != config::Offload::none)
     faults.push_back(fmt::format("train.activation_offload = \"{}\" is not planned; \"none\" is",
                                  config::name_of(config.train.activation_offload)));
   if (config.parallel.shard != config::Shard::none && config.parallel.shard_size != config.parallel.data)
@@ -53,6 +53,7 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   job.global_batch = config.train.global_batch_size;
   job.gpus = gpus;
   job.selective = Selective::cheap;
+  if (config.train.gradient_dtype == "bf16") job.gradient_bytes = 2;
   job.loss_rows = describe::loss_rows_per_chunk(config.train.micro_batch_size * job.seq_len, config.model.vocab,
                                                 job.element_bytes());
   job.accelerator = accelerator;

@@ -17,7 +17,8 @@ struct Source {
 };
 
 observe::Histogram histogram_of(const at::Tensor& values) {
-  const at::Tensor host = values.to(at::kCPU);
+  const at::Tensor host =
+      values.to(at::kCPU, values.scalar_type() == at::kBFloat16 ? at::kFloat : values.scalar_type());
   const auto count = static_cast<size_t>(host.numel());
   if (host.scalar_type() == at::kDouble) return observe::histogram(std::span(host.const_data_ptr<double>(), count));
   return observe::histogram(std::span(host.const_data_ptr<float>(), count));

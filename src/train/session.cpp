@@ -23,7 +23,13 @@ parallel::DataParallelOptions data_parallel_options(const config::Config& config
           .prefetch = parallel.prefetch,
           .reshard_after_forward = parallel.reshard_after_forward,
           .reduce_every_micro_batch = parallel.reduce_every_micro_batch,
-          .tree = config.run.reproducible == config::Reproducible::any_workers};
+          .tree = config.run.reproducible == config::Reproducible::any_workers,
+          .narrow_gradients = config.train.gradient_dtype == "bf16",
+          .use_at_once = config.optimizer.in_backward};
+}
+
+std::filesystem::path offload_folder(const config::Config& config) {
+  return config.run.offload_dir.empty() ? config.run.dir / "offload" : config.run.offload_dir;
 }
 
 // Opens all data. Everything wrong with it, and between it and the model, at once.
@@ -131,11 +137,11 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
   s.model->freeze(config.train.frozen);
   s.data_parallel = std::make_unique<parallel::DataParallel>(*s.model, s.mesh->axis("shard"), s.mesh->axis("replicate"),
                                                              s.device, data_parallel_options(config));
-  s.optimizer = std::make_unique<optim::Adamw>(s.model->trainable_parameters(), config.optimizer);
-  if (config.train.activation_offload == config::ActivationOffload::host)
-    s.offload = std::make_shared<nn::ActivationStore>();
-  if (config.train.activation_offload == config::ActivationOffload::disk)
-    s.offload = std::make_shared<nn::ActivationStore>(config.run.dir / "offload");
+  s.optimizer =
+      std::make_unique<optim::Adamw>(s.model->trainable_parameters(), config.optimizer, offload_folder(config));
+  if (config.train.activation_offload == config::Offload::host) s.offload = std::make_shared<nn::ActivationStore>();
+  if (config.train.activation_offload == config::Offload::disk)
+    s.offload = std::make_shared<nn::ActivationStore>(offload_folder(config));
   if (config.train.ema_decay > 0) s.ema = std::make_unique<optim::Ema>(s.model->parameters(), config.train.ema_decay);
   s.loss_scaler = std::make_unique<optim::LossScaler>(config.loss_scale, config.train.precision);
   s.spike_guard = std::make_unique<optim::SpikeGuard>(config.spike_guard);

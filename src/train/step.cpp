@@ -3,10 +3,15 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
+#include <unordered_map>
 
+#include "base/error.h"
 #include "base/profile.h"
 #include "memory/caching_allocator.h"
 #include "memory/process_memory.h"
+#include "ops/sum_of_squares.h"
 #include "optim/gradient_norm.h"
 #include "optim/schedule.h"
 
@@ -100,9 +105,48 @@ Losses sum_over_micro_batches(const Session& s, const std::vector<Losses>& mine)
   return data.rank() == 0 ? sum : Losses();
 }
 
+// optimizer.in_backward: weights are updated as soon as their gradients are there. What is left of those is their norm.
+class UpdateInBackward {
+ public:
+  UpdateInBackward(Session& session, double learning_rate) : session_(session) {
+    const std::vector<nn::Parameter*>& parameters = session.optimizer->parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) index_[parameters[i]] = i;
+    squares_.resize(parameters.size());
+    session.optimizer->begin_step(learning_rate, 1);
+  }
+
+  void operator()(std::span<nn::Parameter* const> parameters) {
+    const memory::PurposeScope purpose(memory::Purpose::workspace);
+    bool finite = true;
+    for (const nn::Parameter* parameter : parameters) {
+      const double square = squares_[index_.at(parameter)] = ops::sum_of_squares(parameter->gradient());
+      finite = finite && std::isfinite(square);
+    }
+    if (finite) session_.optimizer->update(parameters);
+  }
+
+  /// Collective over the shards. Throws where a gradient was not finite: some weights have been updated, and some not.
+  optim::GradientNorm norm() {
+    optim::GradientNorm norm =
+        optim::gradient_norm(session_.optimizer->parameters(), squares_, session_.data_parallel->shards());
+    if (norm.not_finite.empty()) return norm;
+    throw_input(
+        "step {}: the gradient of {} is not finite, and with optimizer.in_backward = true weights whose gradients came "
+        "before it have been updated already, so that the step cannot be skipped. Go on from the last checkpoint with "
+        "optimizer.in_backward = false, which skips such steps; a lower optimizer.lr or train.precision = \"fp32\" may "
+        "help",
+        session_.progress.step + 1, norm.not_finite);
+  }
+
+ private:
+  Session& session_;
+  std::unordered_map<const nn::Parameter*, size_t> index_;
+  std::vector<double> squares_;
+};
+
 void update(Session& s, double learning_rate, double gradient_scale) {
   const profile::Scope scope(profile::Kind::section, profile::Phase::optimizer, "update");
-  s.optimizer->step(learning_rate, gradient_scale);
+  if (!s.config.optimizer.in_backward) s.optimizer->step(learning_rate, gradient_scale);
   s.data_parallel->publish_weights();
   if (s.ema) s.ema->update(s.optimizer->updates());
 }
@@ -137,7 +181,11 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   const double loss_scale = result.loss_scale = s.loss_scaler->scale();
 
   // Forward and backward of each micro-batch; gradients are exchanged as units complete, on the last one or on each.
-  s.data_parallel->begin_step(static_cast<int64_t>(batches.size()));
+  result.learning_rate = optim::learning_rate(s.config.lr_schedule, s.config.optimizer.lr, s.progress.step);
+  std::optional<UpdateInBackward> in_backward;
+  if (s.config.optimizer.in_backward) in_backward.emplace(s, result.learning_rate);
+  s.data_parallel->begin_step(static_cast<int64_t>(batches.size()),
+                              in_backward ? std::ref(*in_backward) : parallel::DataParallel::Use());
   std::vector<Losses> of_batches;
   for (const data::Batch& batch : batches) {
     const BatchTensors tensors = to_tensors(batch, s.device);
@@ -154,13 +202,12 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   const memory::PurposeScope purpose(memory::Purpose::workspace);
   // Update. Every rank finds the same norm; whether to skip is agreed on all the same, since ranks that took different
   // ways here would never meet again. Nobody writes weights before all are through with this step's.
-  const optim::GradientNorm norm = gradient_norm(s, loss_scale);
+  const optim::GradientNorm norm = in_backward ? in_backward->norm() : gradient_norm(s, loss_scale);
   const auto agreeing = std::chrono::steady_clock::now();
   const auto [loss, z_loss] = sum_over_micro_batches(s, of_batches);
   const Verdict verdict = agree(
       s.mesh->world(), {loss, z_loss, !norm.not_finite.empty(), s.spike_guard->is_spike(norm.total), wants_to_stop()});
   result.exposed_comm_seconds += s.data_parallel->exposed_seconds() + seconds_since(agreeing);
-  result.learning_rate = optim::learning_rate(s.config.lr_schedule, s.config.optimizer.lr, s.progress.step);
   result.skipped = verdict.not_finite || verdict.spike;
   if (verdict.spike) result.usual_norm = s.spike_guard->median();
   s.loss_scaler->update(!verdict.not_finite);

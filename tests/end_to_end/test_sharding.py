@@ -18,11 +18,11 @@ class ShardingTest(EndToEnd):
         return self.trained(self.new_run(name), workers, {**BASE, "parallel.shard": level, **dict(settings)})
 
     def test_the_same_bits_at_every_level(self):
-        rows = [("bf16", 2, 6, {}), ("fp32", 3, 4, {}),
+        rows = [("bf16", 2, 6, {}), ("fp32", 3, 4, {}), ("bf16", 3, 4, {"train.gradient_dtype": "bf16"}),
                 ("bf16", 3, 4, {"train.recompute": "full", "parallel.prefetch": 0}),
                 ("fp32", 2, 3, {"parallel.reduce_every_micro_batch": "false", "model.tied": "false"}),
                 ("fp16", 2, 6, {"model.architecture": "gpt", "model.kv_heads": 4}), ("fp64", 5, 1, {"train.global_batch_size": 5})]
-        for precision, workers, micro, more in rows if SOAK else rows[:3]:
+        for precision, workers, micro, more in rows if SOAK else rows[:4]:
             settings = {"train.precision": precision, "train.micro_batch_size": micro}
             settings |= {key: value for key, value in more.items() if not key.startswith("parallel.")}
             expected = self.sharded(f"{precision} {workers} none", "none", workers, settings)
@@ -161,7 +161,7 @@ class ShardingTest(EndToEnd):
                 for tag in accumulator.Tags()["histograms"]}
 
     def test_memory_follows_the_arithmetic(self):
-        """Bytes a parameter of each purpose with fp32 gradients, as the ZeRO paper counts them (arXiv:1910.02054, section 3), but for
+        """Bytes a parameter of each purpose with gradients in fp32 and in bf16, as the ZeRO paper counts them (arXiv:1910.02054, section 3), but for
         weights, which exist once for all workers of a machine and count in equal parts."""
         hidden, ffn, layers, vocab = 192, 512, 8, 515  # rows that two and three workers do not divide evenly
         block = 4 * hidden * hidden + 3 * hidden * ffn + 2 * hidden
@@ -172,6 +172,7 @@ class ShardingTest(EndToEnd):
                  "lr_schedule.steps": 3, "lr_schedule.warmup_steps": 1}
         for workers in (2, 3):
             n = workers
+            narrow = ("train.gradient_dtype", "bf16")
             rows = {
                 ("none", ()): (2 * total, 4 * total, 4 * total, 8 * total),
                 ("optimizer", ()): (2 * total / n, 4 * total / n, 4 * total, 8 * total / n),
@@ -181,6 +182,14 @@ class ShardingTest(EndToEnd):
                     (2 * (4 * block + ends) / n, 4 * total / n, 4 * total / n + 4 * (2 * block + ends), 8 * total / n),
                 ("parameters", (("parallel.reshard_after_forward", "false"), ("parallel.reduce_every_micro_batch", "false"))):
                     (2 * total / n, 4 * total / n, 4 * total, 8 * total / n),
+                **{(level, (("optimizer.in_backward", "true"), ("train.global_batch_size", n))): (
+                    2 * total if level == "none" else 2 * (2 * block + ends) / n if level == "parameters" else 2 * total / n,
+                    4 * total if level == "none" else 4 * total / n, 4 * (2 * block + ends), 8 * total if level == "none" else 8 * total / n)
+                   for level in LEVELS},
+                ("none", (narrow,)): (2 * total, 4 * total, 2 * total, 8 * total),
+                ("optimizer", (narrow,)): (2 * total / n, 4 * total / n, 2 * total, 8 * total / n),
+                ("gradients", (narrow,)): (2 * total / n, 4 * total / n, 2 * total / n + 2 * (2 * block + ends), 8 * total / n),
+                ("parameters", (narrow,)): (2 * (2 * block + ends) / n, 4 * total / n, 2 * total / n + 2 * (2 * block + ends), 8 * total / n),
             }
             # Of each number of workers the other half.
             for (level, more), expected in rows.items() if SOAK else list(rows.items())[workers % 2 :: 2]:
@@ -189,6 +198,62 @@ class ShardingTest(EndToEnd):
                     told = run.steps()[-1]["memory"]["at_peak"]
                     for purpose, bytes_expected in zip(("weights", "master weights", "gradients", "moments"), expected):
                         self.assertAlmostEqual(told[purpose] / bytes_expected, 1, delta=0.03, msg=f"{purpose}: {told}")
+
+    def test_updates_in_backward(self):
+        """The same bits as updates after it, at every level and with copies of shards; and what does not go with it."""
+        settings = {"train.precision": "bf16", "optimizer.in_backward": "true"}
+        rows = [(level, 2, {"train.micro_batch_size": 6}) for level in LEVELS]
+        rows += [(level, 4, {"train.micro_batch_size": 3, "parallel.shard_size": 2}) for level in LEVELS[1:]]
+        rows += [("parameters", 2, {"train.micro_batch_size": 6, "train.recompute": "full", "train.frozen": '["blocks.1.*", "norm.weight"]',
+                                    "train.ema_decay": 0.9, "model.tied": "false", "train.gradient_dtype": "bf16"}),
+                 ("none", 1, {"train.micro_batch_size": 12, "model.architecture": "gpt", "model.kv_heads": 4})]
+        for i, (level, workers, more) in enumerate(rows):
+            if not SOAK and i % 2 == 1 and i < 7:
+                continue
+            with self.subTest(f"{level}, {workers} workers, {more}"):
+                expected = self.sharded(f"after {i}", level, workers, {**settings, **more, "optimizer.in_backward": "false"})
+                run = self.sharded(f"in {i}", level, workers, {**settings, **more})
+                self.assertEqual(self.digest(run), self.digest(expected))
+                self.assertEqual(run.values("loss", "grad_norm"), expected.values("loss", "grad_norm"))
+        run = self.new_run("refused")
+        self.assert_refused(self.train(run, 2, {**BASE, **settings, "train.micro_batch_size": 2}), "12 has 3 micro-batches of 2",
+                            "4 works, or train.micro_batch_size = 6")
+        self.assert_refused(self.train(run, 2, {**BASE, **settings, "train.micro_batch_size": 6, "train.clip_grad_norm": 1, "spike_guard.factor": 5,
+                                                "metrics.histograms": 5, "metrics.tensorboard": "true", "train.precision": "fp16"}),
+                            "train.clip_grad_norm = 0 goes with it", "spike_guard.factor = 5 skips", "skips steps to find its loss scale",
+                            "metrics.histograms = 5")
+        broken = self.new_run("broken")
+        self.assert_refused(self.train(broken, 2, {**BASE, **settings, "train.micro_batch_size": 6, "optimizer.lr": 1e30, "checkpoint.interval": 1,
+                                                   "parallel.shard": "parameters", "lr_schedule.warmup_steps": 0}),
+                            "is not finite, and with optimizer.in_backward = true", "optimizer.in_backward = false")
+
+    def test_moments_on_disk(self):
+        """The same bits as in memory; a run goes on either way; nothing stays in the folder."""
+        settings = {"train.micro_batch_size": 3, "train.precision": "bf16", "train.clip_grad_norm": 1, "train.ema_decay": 0.9}
+        folder = self.new_folder("offload")
+        disk = {"optimizer.offload": "disk", "run.offload_dir": folder}
+        for level, workers, more in [("none", 1, {}), ("optimizer", 2, {}),
+                                     ("parameters", 4, {"parallel.shard_size": 2, "optimizer.in_backward": "true", "train.clip_grad_norm": 0})]:
+            with self.subTest(level):
+                expected = self.sharded(f"memory {level}", level, workers, {**settings, **more})
+                run = self.sharded(f"disk {level}", level, workers, {**settings, **more, **disk})
+                self.assertEqual(self.digest(run), self.digest(expected))
+                self.assertEqual(run.values("loss", "grad_norm"), expected.values("loss", "grad_norm"))
+                self.assertEqual(list(folder.iterdir()), [])
+        # From disk to memory and back, at another level.
+        settings |= {"train.clip_grad_norm": 0, "train.micro_batch_size": 6}  # no bit depends on the level then
+        whole = self.sharded("whole", "none", 2, settings)
+        run = self.new_run("journey")
+        for stop, level, more in [(4, "parameters", disk), (8, "none", {}), (12, "optimizer", disk)]:
+            self.trained(run, 2, {**BASE, **settings, **more, "parallel.shard": level, "train.stop_after": stop})
+        self.assertEqual(self.digest(run), self.digest(whole))
+        self.assertEqual(run.values("loss"), whole.values("loss"))
+        self.assert_refused(self.train(self.new_run("host"), 1, {**BASE, **settings, "optimizer.offload": "host"}), '"none" and "disk" work')
+        file = self.new_folder("a") / "file"
+        file.write_text("")
+        result = self.train(self.new_run("nowhere"), 1, {**BASE, **settings, **disk, "run.offload_dir": file})
+        self.assertIn(str(file), result.err)
+        self.assertNotEqual(result.code, 0)
 
     def test_frozen_weights_stay(self):
         frozen = '["embed.weight", "blocks.0.attention.*"]'

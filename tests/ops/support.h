@@ -15,8 +15,9 @@ namespace trireme::ops {
 
 class Sink final : public GradientSink {
  public:
-  explicit Sink(const at::Tensor& weight)
-      : buffer(at::full(weight.sizes(), NAN, weight.options().dtype(compute_type(weight.scalar_type())))) {}
+  explicit Sink(const at::Tensor& weight) : Sink(weight, compute_type(weight.scalar_type())) {}
+  Sink(const at::Tensor& weight, at::ScalarType type)
+      : buffer(at::full(weight.sizes(), NAN, weight.options().dtype(type))) {}
   GradientTarget target() override { return {buffer, begun++ > 0}; }
   void delivered() override { ++contributions; }
 

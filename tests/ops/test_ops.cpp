@@ -279,6 +279,43 @@ TEST(Ops, EmbeddingGradientSumsEqualTokens) {
   }
 }
 
+// Into a bf16 table: of each token the rounded sum, however often it occurs; a running bf16 sum of ones stops at 256.
+TEST(Ops, EmbeddingGradientInBf16IsRoundedOnce) {
+  for (const int64_t hidden : {1, 17, 64}) {
+    at::manual_seed(3);
+    const at::Tensor table = leaf({11, hidden}, at::kBFloat16);
+    const at::Tensor tokens = at::cat({at::randint(0, 10, {500}, at::kLong), at::full({1500}, 4, at::kLong)});
+    const at::Tensor dy = at::cat({at::randn({500, hidden}), at::ones({1500, hidden})}).to(at::kBFloat16);
+    const at::Tensor anchor = at::zeros({}, at::kBFloat16).requires_grad_();
+    Sink sink(table, at::kBFloat16);
+    embedding(tokens, {table.detach(), &sink}, anchor).backward(dy);
+    const at::Tensor sums = at::zeros({11, hidden}).index_add_(0, tokens, dy.to(at::kFloat));
+    EXPECT_TRUE(sink.buffer.equal(sums.to(at::kBFloat16))) << hidden;
+    EXPECT_GT(sink.buffer[4].to(at::kFloat).min().item<float>(), 1300);
+    // A second micro-batch is added to what is there.
+    embedding(tokens, {table.detach(), &sink}, anchor).backward(dy);
+    const at::Tensor twice = (sums.to(at::kBFloat16).to(at::kFloat) + sums).to(at::kBFloat16);
+    expect_close(sink.buffer, twice, 1.0 / 256, "a second micro-batch");
+    EXPECT_EQ(sink.contributions, 2);
+  }
+}
+
+TEST(Ops, LinearGradientsInBf16AreRoundedOnce) {
+  at::manual_seed(4);
+  for (const auto& [tokens, in, out] : {std::tuple(1, 1, 1), std::tuple(130, 31, 17), std::tuple(512, 64, 96)}) {
+    const at::Tensor x = leaf({tokens, in}, at::kBFloat16), weight = at::randn({out, in}, at::kBFloat16),
+                     bias = at::randn({out}, at::kBFloat16), dy = at::randn({tokens, out}, at::kBFloat16);
+    Sink sink(weight, at::kBFloat16), bias_sink(bias, at::kBFloat16);
+    const at::Tensor dw = dy.to(at::kDouble).t().mm(x.detach().to(at::kDouble)), db = dy.to(at::kDouble).sum(0);
+    for (const double times : {1.0, 2.0}) {
+      linear(x, {weight, &sink}, {bias, &bias_sink}).backward(dy);
+      const std::string what = fmt::format("{} x {} x {}, {}", tokens, in, out, times);
+      expect_close(sink.buffer, dw * times, times / 256, what);
+      expect_close(bias_sink.buffer, db * times, times / 256, what + ", bias");
+    }
+  }
+}
+
 TEST(Ops, AdamwMatchesReference) {
   at::manual_seed(9);
   for (const auto type : {at::kDouble, at::kFloat}) {
@@ -300,6 +337,22 @@ TEST(Ops, AdamwMatchesReference) {
         EXPECT_TRUE(copy.equal(w.to(at::kBFloat16))) << row;
       }
     }
+  }
+}
+
+TEST(Ops, AdamwOfGradientsInBf16IsThatOfTheSameInFp32) {
+  at::manual_seed(5);
+  for (const int64_t count : {1, 33, 70001}) {
+    const at::Tensor gradient = at::randn({count}).to(at::kBFloat16);
+    std::vector<at::Tensor> states[2];
+    for (auto& state : states) {
+      at::manual_seed(6);
+      state = {at::randn({count}), at::randn({count}), at::rand({count}), at::empty({count}, at::kBFloat16)};
+      const bool wide = &state == states;
+      adamw(state[0], state[1], state[2], wide ? gradient.to(at::kFloat) : gradient, state[3],
+            {1e-2, 0.9, 0.95, 1e-8, 0.1, 3, 0.5});
+    }
+    for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(states[0][i].equal(states[1][i])) << count << " " << i;
   }
 }
 
@@ -388,9 +441,7 @@ TEST(Ops, ResultsDoNotDependOnTheNumberOfThreads) {
          return flat({w, m, v});
        }},
       {"sum_of_squares",
-       [&](at::ScalarType type) {
-         return at::full({1}, sum_of_squares(at::randn({1000003}, compute_type(type))), at::kDouble);
-       }},
+       [&](at::ScalarType type) { return at::full({1}, sum_of_squares(at::randn({1000003}, type)), at::kDouble); }},
   };
   const int before = at::get_num_threads();
   for (const Row& row : rows) {

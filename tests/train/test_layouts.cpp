@@ -24,7 +24,9 @@
 #include <thread>
 
 #include "base/file.h"
+#include "checkpoint/store.h"
 #include "comm/rendezvous.h"
+#include "train/checkpointing.h"
 #include "train/first_use.h"
 #include "train/replica_check.h"
 #include "train/session.h"
@@ -171,7 +173,53 @@ int run_substitution(Session& session) {
   return faults;
 }
 
-// argv: --worker FOLDER SETTINGS OUT STEPS (or skip)
+// An exception on one rank in the midst of a collective, whichever: all others end by an error that names the rank and
+// what it threw, within seconds. argv[5] is throw:N, the N-th time that a call is posted, about to be waited for or
+// waited for on rank 1 (0: never); without an end by then, how often there were is left in OUT.
+constexpr double kMostSeconds = 10;
+
+struct Planted {
+  int64_t at = 0, seen = 0;
+};
+
+double monotonic_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int run_thrown(Session& session, Planted& planted, const std::string& out) {
+  const int64_t rank = session.mesh->rank();
+  const auto never = [] { return false; };
+  try {
+    const checkpoint::Store store(out + ".run");
+    for (int i = 0; i < 2; ++i) {
+      static_cast<void>(step(session, never));
+      save_checkpoint(session, store);
+    }
+  } catch (const std::exception& error) {
+    const std::string what = error.what();
+    if (rank == 1) {
+      std::ofstream(out + ".thrown") << fmt::format("{:.3f}", monotonic_seconds());
+      session.mesh->world().abort(what);
+      for (const char* axis : {"data", "shard", "replicate"}) session.mesh->axis(axis).abort(what, false);
+      return what == "planted" ? 0 : 1;
+    }
+    double thrown = 0;
+    std::ifstream(out + ".thrown") >> thrown;
+    const double seconds = monotonic_seconds() - thrown;
+    if (what.find("rank 1") != std::string::npos && what.find("planted") != std::string::npos && seconds < kMostSeconds)
+      return 0;
+    std::fprintf(stderr, "rank %d after %.1f s: %s\n", static_cast<int>(rank), seconds, what.c_str());
+    return 1;
+  }
+  if (planted.at != 0) {
+    std::fprintf(stderr, "rank %d came to its end\n", static_cast<int>(rank));
+    return 1;
+  }
+  if (rank == 1) std::ofstream(out) << planted.seen;
+  return 0;
+}
+
+// argv: --worker FOLDER SETTINGS OUT STEPS (or skip, ...)
 int run_as_worker(char** argv) {
   config::Config config = make_config(argv[2], argv[3]);
   const comm::LaunchEnvironment environment = comm::detect_environment();
@@ -187,12 +235,25 @@ int run_as_worker(char** argv) {
       if ((*draw)() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds((*draw)() % 2000));
     };
   }
+  const std::string mode = argv[5];
+  const bool throws = mode.starts_with("throw:");
+  Planted planted;
+  bool training = false;
+  if (throws) {
+    planted.at = std::stoll(mode.substr(6));
+    options.settings->disturb = [&] {
+      if (training && environment.rank == 1 && ++planted.seen == planted.at) throw std::runtime_error("planted");
+    };
+  }
   const auto world = comm::connect(environment, options);
   const int64_t accumulation = config::resolve_world(config, environment.world_size);
   const auto session = make_session(config, accumulation, make_mesh(world, config.parallel));
   session->data_parallel->initialize(static_cast<uint64_t>(config.run.seed));
   start_loader(*session, {});
-  const std::string mode = argv[5];
+  if (throws) {
+    training = true;
+    return run_thrown(*session, planted, argv[4]);
+  }
   if (mode == "skip" || mode == "differing" || mode == "substitution") {
     const int faults = mode == "skip"        ? run_skip(*session)
                        : mode == "differing" ? run_differing(*session)
@@ -204,7 +265,10 @@ int run_as_worker(char** argv) {
   for (int i = 0; i < std::atoi(argv[5]); ++i) result = step(*session, [] { return false; });
   c10::Dict<std::string, at::Tensor> tensors;
   for (const nn::Parameter* parameter : session->model->trainable_parameters()) {
-    const at::Tensor whole = session->data_parallel->gather(*parameter, parameter->gradient());
+    // Gradients that are used at once are not kept: what was made of them.
+    const bool used = config.optimizer.in_backward;
+    const at::Tensor whole =
+        session->data_parallel->gather(*parameter, used ? parameter->master() : parameter->gradient());
     int64_t row = 0;
     for (const nn::LogicalTensor& part : parameter->parts()) {
       tensors.insert(part.name, whole.narrow(0, row, part.shape[0]).reshape({-1}).clone());
@@ -420,6 +484,45 @@ TEST_F(Layouts, EveryGradientAtEachLevelOfSharding) {
   }
 }
 
+// Kept and exchanged in bf16 they are those in fp32, rounded: once for each micro-batch that is added, and once after
+// the sum over ranks.
+TEST_F(Layouts, GradientsInBf16AreRounded) {
+  constexpr double kRounding = 1.0 / 256;
+  for (const char* model : {" model.tied=true", " model.architecture=gpt model.kv_heads=6 model.tied=false"}) {
+    const std::string base = std::string(" train.precision=bf16") + model, narrow = " train.gradient_dtype=bf16";
+    for (const auto& [workers, micro_batch, micro_batches] : {std::tuple(1, 12, 1), {2, 6, 1}, {2, 2, 3}, {3, 1, 4}}) {
+      const std::string batch = fmt::format("train.micro_batch_size={}", micro_batch) + base;
+      const auto expected = run(workers, batch, 1), none = run(workers, batch + narrow, 1);
+      const double tol = kRounding * (1 + micro_batches);
+      for (const auto& [name, a] : expected) {
+        if (name == "loss" || name == "norm") continue;
+        const at::Tensor wide = a.to(at::kDouble), rounded = none.at(name).to(at::kDouble);
+        EXPECT_EQ(none.at(name).scalar_type(), at::kBFloat16);
+        // GPT's key biases are zero in theory.
+        const double floor = 1e-3 * expected.at("norm").item<double>() / std::sqrt(expected.size() - 2.0);
+        const double difference = (wide - rounded).norm().item<double>();
+        EXPECT_LE(difference, tol * std::max(wide.norm().item<double>(), floor)) << batch << " " << name;
+        EXPECT_GT(difference, 0) << batch << " " << name;
+      }
+      for (const char* level : kLevels) {
+        if (workers == 1) continue;
+        const auto divided = run(workers, batch + narrow + " parallel.shard=" + level, 1);
+        for (const auto& [name, a] : none) {
+          if (name == "norm" || name == "loss") continue;
+          const at::Tensor wide = a.to(at::kDouble), other = divided.at(name).to(at::kDouble);
+          if (micro_batches == 1 || std::string(level) == "optimizer") {
+            EXPECT_TRUE(other.equal(wide)) << batch << " " << level << " " << name;
+          } else {
+            const double least = 1e-3 * expected.at("norm").item<double>();
+            EXPECT_LE((other - wide).norm().item<double>(), tol * std::max(wide.norm().item<double>(), least))
+                << batch << " " << level << " " << name;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Gradients of what is left are those of a run that freezes nothing: a frozen weight passes them on.
 TEST_F(Layouts, FrozenWeightsHaveNoGradientAndChangeNoOther) {
   const std::string base = " train.precision=fp64 model.tied=true";
@@ -461,10 +564,15 @@ TEST_F(Layouts, EveryGradientOfTheThirdStepAtEachLevel) {
 // Whoever is late, and when: what is gathered, reduced and updated too early or too late would show in some bit.
 TEST_F(Layouts, DelaysAroundCollectivesChangeNoBit) {
   const std::string base = " train.precision=bf16 model.tied=false train.micro_batch_size=2 parallel.shard=";
-  const char* rows[] = {"parameters", "parameters parallel.prefetch=0 train.recompute=full", "optimizer",
+  const char* rows[] = {"parameters",
+                        "parameters parallel.prefetch=0 train.recompute=full",
+                        "optimizer",
                         "gradients parallel.shard_size=1",
                         "parameters parallel.prefetch=2 train.recompute=full "
-                        "train.recompute_blocks=2"};
+                        "train.recompute_blocks=2",
+                        "optimizer optimizer.in_backward=true train.clip_grad_norm=0 train.global_batch_size=6",
+                        "parameters optimizer.in_backward=true train.clip_grad_norm=0 train.global_batch_size=6 "
+                        "parallel.shard_size=1"};
   const int seeds = soak() ? 20 : 2;
   for (const char* row : rows) {
     delays_.clear();
@@ -507,6 +615,28 @@ TEST_F(Layouts, ABitThatDiffersOnOneReplicaIsFoundAndNamed) {
   start(4, base + "bf16 parallel.shard=optimizer parallel.shard_size=2", "", "differing");
   start(3, base + "fp32 parallel.shard=parameters parallel.shard_size=1 train.frozen=[\"embed.weight\"]", "",
         "differing");
+}
+
+TEST_F(Layouts, AnExceptionOnOneRankEndsAllOthersByItsName) {
+  std::mt19937 draw(7);
+  for (const char* level : {"parameters", "optimizer", "gradients parallel.shard_size=1"}) {
+    const std::string out = folder_ / "thrown";
+    const std::string settings =
+        fmt::format("train.micro_batch_size=2 train.precision=bf16 comm.timeout_s=30 parallel.shard={}", level);
+    const auto start_anew = [&](int64_t at) {
+      for (const char* suffix : {"", ".thrown", ".run"}) fs::remove_all(out + suffix);
+      start(3, settings, out, fmt::format("throw:{}", at));
+    };
+    start_anew(0);
+    int64_t calls = 0;
+    std::ifstream(out) >> calls;
+    ASSERT_GT(calls, 40) << level;
+    for (int i = 0; i < (soak() ? 34 : 3); ++i) {
+      const int64_t at = 1 + static_cast<int64_t>(draw() % static_cast<uint64_t>(calls));
+      SCOPED_TRACE(fmt::format("{}, call {} of {}", level, at, calls));
+      start_anew(at);
+    }
+  }
 }
 
 TEST_F(Layouts, OtherValuesStandForWeightsForAWhile) {
