@@ -26,14 +26,13 @@
 
 #include "comm/communicator.h"
 #include "models/model.h"
+#include "parallel/level.h"
 
 namespace trireme::parallel {
 
 struct Unit;
 class Weights;
 class Gradients;
-
-enum class Level : uint8_t { none, optimizer, gradients, parameters };
 
 struct DataParallelOptions {
   Level level = Level::none;
