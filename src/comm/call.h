@@ -83,6 +83,7 @@ struct Call {
   /// posted: posting says that this rank reads no more of what was there.
   bool once = false;
   DType input_dtype = DType::u8;     ///< with `once`: an all_gather may cast (converts()). Not used without it
+  bool on_device = false;            ///< inputs and outputs are memory of a device; otherwise of the host
   std::vector<int64_t> shape;        ///< of the (first) tensor, for records and comm.check; may be empty
   std::shared_ptr<void> keep_alive;  ///< held until the call is complete
 };

@@ -35,7 +35,23 @@ void disturb(const Group& group) {
   if (group.settings() && group.settings()->disturb) group.settings()->disturb();
 }
 
+// A group of one rank in place touches nothing, so the tensor may be anywhere: training on one GPU goes this way.
+void check_device(const Group& group, const Call& call) {
+  if (!call.on_device || group.reaches_devices()) return;
+  const Extents* extents = call.extents.get();
+  const bool in_place = extents == nullptr ? call.input == nullptr || call.input == call.output
+                                           : std::equal(extents->inputs.begin(), extents->inputs.end(),
+                                                        extents->outputs.begin(), extents->outputs.end());
+  if (group.size() == 1 && in_place) return;
+  throw_input(
+      "{}: comm.backend = shm and mpi move CPU tensors, and these are on another device; comm.backend = nccl moves "
+      "those "
+      "of GPUs",
+      name_of(call.kind));
+}
+
 Work start(const std::shared_ptr<Group>& group, Call call) {
+  check_device(*group, call);
   disturb(*group);
   const profile::Scope scope(profile::Phase::communication, "collective, post", [&] { return work_of(call); });
   return {group, {group->post(std::move(call))}};
@@ -80,8 +96,8 @@ std::vector<at::Tensor> own_blocks(at::TensorList outputs, at::TensorList inputs
   return blocks;
 }
 
-Call message_call(const Message& message, int64_t size) {
-  Call call = in_place_call(message.sends ? Kind::send : Kind::recv, message.tensor, size);
+Call message_call(const Message& message) {
+  Call call = in_place_call(message.sends ? Kind::send : Kind::recv, message.tensor);
   call.root = message.peer;
   if (message.sends) call.input = std::exchange(call.output, nullptr);
   return call;
@@ -195,14 +211,14 @@ bool Communicator::shares_memory() const { return group_->shares_memory(); }
 
 Work Communicator::all_reduce_async(const at::Tensor& tensor, Reduction how) {
   if (size() == 1 && !tensor.is_cpu() && how.factor != 1) return scale_alone(tensor, how);
-  Call call = in_place_call(Kind::all_reduce, tensor, size());
+  Call call = in_place_call(Kind::all_reduce, tensor);
   call.reduction = how;
   return start(group_, std::move(call));
 }
 Work Communicator::all_reduce_async(at::TensorList tensors, Reduction how) {
   if (tensors.empty()) return {};
   if (size() == 1 && !tensors[0].is_cpu() && how.factor != 1) return scale_alone(tensors, how);
-  Call call = in_place_call(Kind::all_reduce, tensors, size());
+  Call call = in_place_call(Kind::all_reduce, tensors);
   call.reduction = how;
   return start(group_, std::move(call));
 }
@@ -212,19 +228,19 @@ Work Communicator::all_reduce_into_async(const at::Tensor& output, const at::Ten
   return start(group_, std::move(call));
 }
 Work Communicator::reduce_async(const at::Tensor& tensor, int64_t root, Reduction how) {
-  Call call = in_place_call(Kind::reduce, tensor, size());
+  Call call = in_place_call(Kind::reduce, tensor);
   call.root = root;
   call.reduction = how;
   return start(group_, std::move(call));
 }
 Work Communicator::broadcast_async(const at::Tensor& tensor, int64_t root) {
-  Call call = in_place_call(Kind::broadcast, tensor, size());
+  Call call = in_place_call(Kind::broadcast, tensor);
   call.root = root;
   return start(group_, std::move(call));
 }
 Work Communicator::broadcast_async(at::TensorList tensors, int64_t root) {
   if (tensors.empty()) return {};
-  Call call = in_place_call(Kind::broadcast, tensors, size());
+  Call call = in_place_call(Kind::broadcast, tensors);
   call.root = root;
   return start(group_, std::move(call));
 }
@@ -299,14 +315,15 @@ Work Communicator::all_to_all_v_async(const at::Tensor& output, const at::Tensor
   return start(group_, exchange_call(output, input, output_rows, input_rows, size()));
 }
 Work Communicator::send_async(const at::Tensor& tensor, int64_t to) {
-  return start(group_, message_call(Message::send(tensor, to), size()));
+  return start(group_, message_call(Message::send(tensor, to)));
 }
 Work Communicator::recv_async(const at::Tensor& tensor, int64_t from) {
-  return start(group_, message_call(Message::recv(tensor, from), size()));
+  return start(group_, message_call(Message::recv(tensor, from)));
 }
 Work Communicator::send_recv_async(at::ArrayRef<Message> messages) {
   std::vector<Call> calls;  // all are checked before the first is posted
-  for (const Message& message : messages) calls.push_back(message_call(message, size()));
+  for (const Message& message : messages) calls.push_back(message_call(message));
+  for (const Call& call : calls) check_device(*group_, call);
   std::vector<std::shared_ptr<Operation>> operations;
   for (Call& call : calls) operations.push_back(group_->post(std::move(call)));
   return {group_, std::move(operations)};

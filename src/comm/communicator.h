@@ -3,13 +3,15 @@
 // Contract
 //  - Every rank of the axis makes the same calls in the same order, with the same dtype and element count. A call that
 //    differs from its peers' is an error on every rank that shows both sides' calls; it is not a hang.
-//  - Tensors are contiguous and on the CPU; at size 1 calls in place take any device. Any dtype can be moved; float,
-//    double, bfloat16, half, int64, int32 and uint8 can be reduced. bfloat16 and half are summed in float and rounded
-//    once.
+//  - Tensors are contiguous and on the CPU, or over NCCL all of a call on this rank's GPU or all on the CPU (the latter
+//    are copied); at size 1 calls in place take any device. Any dtype can be moved; float, double, bfloat16, half,
+//    int64, int32 and uint8 can be reduced. bfloat16 and half are summed in float and rounded once.
 //  - A sum is taken in rank order, element by element: the same layout gives the same bits, always.
 //  - Tensors made with shared_empty() lie in the arena of the local ranks and are reduced in place; any other tensor is
-//    staged through the arena in pieces, which costs about three times as much. Over MPI there is no arena, and no
-//    difference.
+//    staged through the arena in pieces, which costs about three times as much. Over MPI and NCCL there is no arena,
+//    and no difference; memory of a GPU comes from torch.
+//  - Over NCCL a call begins once the GPU has done what the current stream was given before it, and wait() blocks the
+//    host until the result is there: any stream may use it then.
 //  - An asynchronous call posts its arrival and returns. The work itself is done by whichever rank is inside wait() or
 //    progress(): no helper thread takes a core from compute. Call progress() at the borders of units. The tensors of a
 //    call must not be touched before its wait() has returned; the Work keeps them alive.
@@ -190,7 +192,7 @@ class Communicator {
   /// Does what pending calls allow without blocking. Call it at the borders of units of compute. Throws as wait() does.
   void progress();
 
-  /// A new tensor in the arena of the local ranks (an ordinary tensor where ranks share no memory); zero at first,
+  /// A new tensor in the arena of the local ranks (an ordinary CPU tensor where ranks share no memory); zero at first,
   /// 64-byte aligned. Collective in effect: every rank makes the same calls in the same order, and in an arena a
   /// difference is an error that shows both calls. It does not wait for the peers. The memory lives as long as the
   /// communicator's arena, so allocate once and keep it.

@@ -1,6 +1,9 @@
 #include "comm/group.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <span>
 
 #include "base/clock.h"
@@ -42,6 +45,14 @@ Group::~Group() = default;
 void Group::enroll_in_recorder(int64_t instance) {
   recorder_ = settings_->recorder != nullptr ? settings_->recorder : std::make_shared<FlightRecorder>();
   recorded_as_ = recorder_->add_group({axis_, rank_, members_, instance, generation_});
+}
+
+Group::Memory Group::allocate_alone(std::string_view name, int64_t each) {
+  const auto bytes = static_cast<size_t>(std::max<int64_t>(each, 1));
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw_errno("reserve", fmt::format("{} bytes for {}", bytes, name), errno);
+  static_cast<void>(::madvise(memory, bytes, MADV_HUGEPAGE));
+  return {static_cast<std::byte*>(memory), std::shared_ptr<void>(memory, [bytes](void* at) { ::munmap(at, bytes); })};
 }
 
 bool Group::test(Operation& operation) {

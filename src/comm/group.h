@@ -3,7 +3,8 @@
 //
 // What every backend shares is here: the checks that a call goes through before any peer sees it (prepare.cpp), how it
 // lies in memory, its record, and the words of errors. How calls get done is the backend's: ShmGroup (shm_group.h)
-// through the memory of one machine, MpiGroup (mpi/mpi_group.h) through MPI.
+// through the memory of one machine, MpiGroup (mpi/mpi_group.h) through MPI, NcclGroup (nccl/nccl_group.h) through
+// NCCL.
 #pragma once
 
 #include <chrono>
@@ -66,6 +67,7 @@ class Operation {
   friend class Group;
   friend class ShmGroup;
   friend class MpiGroup;
+  friend class NcclGroup;
 
   const void* input(int64_t t) const;
   void* output(int64_t t) const;
@@ -111,6 +113,8 @@ class Group {
   /// A group of `options.members` (of the world's ranks, more than one), which alone call this.
   virtual std::shared_ptr<Group> subgroup(GroupOptions options) = 0;
 
+  /// Whether calls may be given memory of a device (Call::on_device).
+  virtual bool reaches_devices() const { return false; }
   /// Whether ranks reach each other's memory: shared_alloc() then gives memory that is the same on all ranks.
   virtual bool shares_memory() const = 0;
   /// Zero at first. `each` bytes for each rank, one after another, or with one_for_all `each` bytes that are one memory
@@ -153,6 +157,8 @@ class Group {
   [[noreturn]] virtual void refuse_numbers(const std::string& text) = 0;
 
   // group.cpp
+  /// What allocate() gives where ranks share no memory.
+  static Memory allocate_alone(std::string_view name, int64_t each);
   Nanoseconds link_now() const;
   WireCost wire_cost(const Operation& operation) const;
   void dump_if_asked() const;

@@ -8,7 +8,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <optional>
+#include <string>
+
+#include "base/hash.h"
+#include "base/host.h"
 
 namespace trireme::comm {
 namespace {
@@ -60,6 +65,13 @@ ProcessId this_process() {
   bool gone = false;
   if (const auto stat = read_stat(process.pid, gone)) process.start_time = stat->start_time;
   return process;
+}
+
+uint64_t this_machine() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  if (!std::getline(file, id)) id = host_name();
+  return hash64(id, 0);
 }
 
 ProcessState state_of(const ProcessId& process) {

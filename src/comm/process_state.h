@@ -23,6 +23,8 @@ enum class ProcessState {
 };
 
 ProcessId this_process();
+/// Of this machine: two containers on it have two host names, but one boot id.
+uint64_t this_machine();
 ProcessState state_of(const ProcessId& process);
 
 }  // namespace trireme::comm

@@ -8,9 +8,12 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,7 +23,9 @@
 #include "base/host.h"
 #include "base/log.h"
 #include "comm/mpi/mpi_group.h"
+#include "comm/nccl/nccl_group.h"
 #include "comm/shm_group.h"
+#include "comm/torch_device.h"
 
 namespace trireme::comm {
 namespace {
@@ -107,6 +112,13 @@ class Rendezvous {
     });
   }
   Clock::time_point deadline() const { return deadline_; }
+  const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
+  /// All ranks are here, under one number each.
+  void enroll() {
+    agree_on_world_size();
+    if (add(fmt::format("taken/{}", e_.rank)) != 1)
+      throw_input("two workers say that they are rank {} of {}", e_.rank, e_.world_size);
+  }
 
  private:
   template <typename Body>
@@ -296,20 +308,85 @@ std::shared_ptr<Communicator> connect_by_mpi(const LaunchEnvironment& environmen
   return communicator;
 }
 
+// The store at which the ranks met, as what they tell each other over NCCL goes over it.
+class StoreBoard final : public Board {
+ public:
+  explicit StoreBoard(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  void set(const std::string& key, const std::string& value) override {
+    store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+  }
+  std::optional<std::string> get(const std::string& key) override {
+    if (!store_->check({key})) return std::nullopt;
+    const auto bytes = store_->get(key);
+    return std::string(bytes.begin(), bytes.end());
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+// The device of this rank: the GPU whose number is its own on the machine.
+std::shared_ptr<Device> nccl_device(const NcclTable& nccl, const LaunchEnvironment& environment) {
+  if (nccl.host_memory != 0) return std::make_shared<HostDevice>(nccl);
+  auto device = std::make_shared<TorchDevice>(environment.local_rank);
+  const int code = nccl.use_device(static_cast<int>(environment.local_rank));
+  if (code == nccl_done) return device;
+  std::array<char, 512> text{};
+  nccl.error_text(code, text.data(), static_cast<int>(text.size()));
+  throw_input("comm.backend = nccl: GPU {} cannot be used: {}", environment.local_rank, text.data());
+}
+
+std::shared_ptr<Communicator> connect_by_nccl(const LaunchEnvironment& environment, const ConnectOptions& options) {
+  const NcclTable& nccl = load_nccl_for(options.on_gpus);
+  auto device = nccl_device(nccl, environment);
+  GroupOptions group_options;
+  group_options.settings = with_recorder(environment, options);
+  if (!group_options.settings->links.empty()) {
+    throw_input(
+        "comm.emulate makes the exchange of CPU workers slower, over comm.backend = shm or mpi; over nccl there is "
+        "none");
+  }
+  if (group_options.settings->check == CheckLevel::all) {
+    throw_input(
+        "comm.check = all looks for NaN in what is summed, which the host does not read where it lies on a GPU; "
+        "\"calls\" "
+        "and \"shapes\" work");
+  }
+  Rendezvous meeting(environment, options);
+  meeting.enroll();
+  const auto left = std::chrono::duration_cast<milliseconds>(meeting.deadline() - Clock::now());
+  auto world = std::make_shared<NcclWorld>(nccl, std::move(device), std::make_shared<StoreBoard>(meeting.store()),
+                                           environment.rank, environment.world_size, left);
+  group_options.members.resize(static_cast<size_t>(environment.world_size));
+  std::iota(group_options.members.begin(), group_options.members.end(), 0);
+  group_options.rank = environment.rank;
+  group_options.timeout = options.timeout;
+  if (environment.rank == 0) log::info("comm.backend = nccl: {} ranks, {}", environment.world_size, world->library());
+  auto communicator = std::make_shared<Communicator>(std::make_shared<NcclGroup>(std::move(world), group_options));
+  communicator->barrier();
+  return communicator;
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> connect(const LaunchEnvironment& environment, const ConnectOptions& options) {
-  if (options.backend != "auto" && options.backend != "shm" && options.backend != "mpi") {
-    throw_input("comm.backend = {} is not built; auto, shm and mpi are", options.backend);
-  }
+  const std::string_view backend = options.backend != "auto" ? std::string_view(options.backend)
+                                   : options.on_gpus         ? "nccl"
+                                                             : "shm";
+  if (backend != "shm" && backend != "mpi" && backend != "nccl")
+    throw_input("comm.backend = {} is not known; auto, shm, mpi and nccl are", backend);
   if (environment.world_size == 1) return Communicator::solo("world");
-  if (options.backend == "mpi") return connect_by_mpi(environment, options);
+  if (options.on_gpus && backend != "nccl") {
+    throw_input(
+        "run.device = cuda with {} workers needs comm.backend = nccl, and comm.backend = {} moves CPU tensors; "
+        "\"auto\" is \"nccl\" there, and --workers 1 needs neither",
+        environment.world_size, backend);
+  }
+  if (backend == "mpi") return connect_by_mpi(environment, options);
+  if (backend == "nccl") return connect_by_nccl(environment, options);
 
   Rendezvous meeting(environment, options);
-  meeting.agree_on_world_size();
-  if (meeting.add(fmt::format("taken/{}", environment.rank)) != 1) {
-    throw_input("two workers say that they are rank {} of {}", environment.rank, environment.world_size);
-  }
+  meeting.enroll();
   meeting.set(fmt::format("place/{}", environment.rank), fmt::format("{}|{}", machine_id(), host_name()));
   std::vector<Place> places;
   for (const std::string& text : meeting.all("place")) places.push_back(parse_place(text));

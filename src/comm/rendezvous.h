@@ -1,8 +1,9 @@
 // Rendezvous: from the launcher's variables to a communicator of all ranks.
 //
 // The ranks meet at a c10d::TCPStore, compare their machines, and the first hands the arena to the others over a Unix
-// socket. A world of one rank needs none of it. Errors: InputError for what the user can mend (port taken, ranks on
-// several machines), WorkerError for a peer that did not come before the deadline.
+// socket; over NCCL they go on using the store, and over MPI they need none. A world of one rank needs none of it.
+// Errors: InputError for what the user can mend (port taken, ranks on several machines), WorkerError for a peer that
+// did not come before the deadline.
 #pragma once
 
 #include <chrono>
@@ -20,7 +21,8 @@
 namespace trireme::comm {
 
 struct ConnectOptions {
-  std::string backend = "auto";                       ///< comm.backend: auto, shm or mpi
+  std::string backend = "auto";                       ///< comm.backend: auto, shm, mpi or nccl
+  bool on_gpus = false;                               ///< what ranks exchange lies on GPUs: auto is nccl then
   std::chrono::milliseconds timeout{600'000};         ///< deadline of each wait of the communicator
   std::chrono::milliseconds connect_timeout{60'000};  ///< deadline of the whole rendezvous
   std::shared_ptr<GroupSettings> settings;            ///< of all groups of this process; null: the defaults

@@ -29,12 +29,9 @@ std::optional<DType> arithmetic_dtype(at::ScalarType type) {
   }
 }
 
-void check_tensor(const at::Tensor& tensor, Kind kind, bool any_device = false) {
+void check_tensor(const at::Tensor& tensor, Kind kind) {
   const auto refuse = [&](const std::string& why) { throw_input("{}: {}", name_of(kind), why); };
   if (!tensor.defined()) refuse("the tensor is undefined");
-  if (!any_device && !tensor.device().is_cpu()) {
-    refuse(fmt::format("comm.backend = shm moves CPU tensors; this one is on {}", tensor.device().str()));
-  }
   if (!tensor.is_contiguous()) refuse("the tensor is not contiguous; pass tensor.contiguous()");
 }
 
@@ -42,6 +39,12 @@ void check_same_dtype(Kind kind, const at::Tensor& one, const at::Tensor& other)
   if (one.scalar_type() == other.scalar_type()) return;
   throw_input("{}: the tensors of a call have one dtype; found {} and {}", name_of(kind),
               c10::toString(one.scalar_type()), c10::toString(other.scalar_type()));
+}
+
+void check_same_device(Kind kind, const at::Tensor& one, const at::Tensor& other) {
+  if (one.device() == other.device()) return;
+  throw_input("{}: the tensors of a call are on one device; found {} and {}", name_of(kind), one.device().str(),
+              other.device().str());
 }
 
 // Sets the dtype; returns how many of the call's elements one of the tensor's is: a dtype that the core does not know
@@ -54,6 +57,7 @@ int64_t set_dtype(Call& call, const at::Tensor& tensor) {
   }
   call.dtype = known.value_or(DType::u8);
   call.shape = tensor.sizes().vec();
+  call.on_device = !tensor.is_cpu();
   return known ? 1 : static_cast<int64_t>(tensor.element_size());
 }
 
@@ -63,15 +67,16 @@ void keep(Call& call, at::TensorList first, at::TensorList second = {}) {
   call.keep_alive = std::make_shared<std::vector<at::Tensor>>(std::move(all));
 }
 
-void check_lists(Kind kind, at::TensorList outputs, at::TensorList inputs, bool casts = false,
-                 bool any_device = false) {
+void check_lists(Kind kind, at::TensorList outputs, at::TensorList inputs, bool casts = false) {
   if (outputs.size() != inputs.size() || inputs.empty()) {
     throw_input("{}: expected as many outputs as inputs, at least one; found {} and {}", name_of(kind), outputs.size(),
                 inputs.size());
   }
   for (size_t t = 0; t < inputs.size(); ++t) {
-    check_tensor(outputs[t], kind, any_device);
-    check_tensor(inputs[t], kind, any_device);
+    check_tensor(outputs[t], kind);
+    check_tensor(inputs[t], kind);
+    check_same_device(kind, inputs[0], inputs[t]);
+    check_same_device(kind, inputs[0], outputs[t]);
     check_same_dtype(kind, inputs[0], inputs[t]);
     check_same_dtype(kind, casts ? outputs[0] : inputs[0], outputs[t]);
   }
@@ -117,8 +122,8 @@ void check_rows(Kind kind, const char* side, const at::Tensor& tensor, int64_t r
 
 }  // namespace
 
-Call in_place_call(Kind kind, const at::Tensor& tensor, int64_t ranks) {
-  check_tensor(tensor, kind, /*any_device=*/ranks == 1);
+Call in_place_call(Kind kind, const at::Tensor& tensor) {
+  check_tensor(tensor, kind);
   Call call;
   call.kind = kind;
   call.count = tensor.numel() * set_dtype(call, tensor);
@@ -127,14 +132,15 @@ Call in_place_call(Kind kind, const at::Tensor& tensor, int64_t ranks) {
   return call;
 }
 
-Call in_place_call(Kind kind, at::TensorList tensors, int64_t ranks) {
+Call in_place_call(Kind kind, at::TensorList tensors) {
   if (tensors.empty()) throw_input("{}: a list of tensors without tensors", name_of(kind));
   Call call;
   call.kind = kind;
   const auto extents = std::make_shared<Extents>();
   const int64_t scale = set_dtype(call, tensors[0]);
   for (const at::Tensor& tensor : tensors) {
-    check_tensor(tensor, kind, /*any_device=*/ranks == 1);
+    check_tensor(tensor, kind);
+    check_same_device(kind, tensors[0], tensor);
     check_same_dtype(kind, tensors[0], tensor);
     extents->inputs.push_back(tensor.data_ptr());
     extents->outputs.push_back(tensor.data_ptr());
@@ -164,7 +170,10 @@ Call blocks_call(Kind kind, const at::Tensor& output, const at::Tensor& input, i
   const bool output_only = kind == Kind::scatter && !is_root;
   if (!input_only) check_tensor(output, kind);
   if (!output_only) check_tensor(input, kind);
-  if (!input_only && !output_only) check_same_dtype(kind, input, output);
+  if (!input_only && !output_only) {
+    check_same_device(kind, input, output);
+    check_same_dtype(kind, input, output);
+  }
   Call call;
   call.kind = kind;
   const at::Tensor none;
@@ -197,7 +206,7 @@ Call rows_call(Kind kind, at::TensorList outputs, at::TensorList inputs, at::Int
   const bool casts = kind == Kind::all_gather && !inputs.empty() && !outputs.empty() &&
                      inputs[0].scalar_type() == at::kFloat &&
                      (outputs[0].scalar_type() == at::kBFloat16 || outputs[0].scalar_type() == at::kHalf);
-  check_lists(kind, outputs, inputs, casts, /*any_device=*/ranks == 1);
+  check_lists(kind, outputs, inputs, casts);
   const size_t expected = inputs.size() * static_cast<size_t>(ranks);
   if (rows.size() != expected) {
     throw_input("{}: expected the rows of each of {} ranks for each of {} tensors, {} numbers; found {}", name_of(kind),

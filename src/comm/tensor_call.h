@@ -1,4 +1,5 @@
-// Private to comm: from tensors to a call of the core, with every check that a tensor can fail.
+// Private to comm: from tensors to a call of the core, with every check that a tensor can fail, but for whether the
+// group reaches the device that they are on (Call::on_device).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +9,9 @@
 namespace trireme::comm {
 
 /// One tensor that is input and output: all_reduce, reduce, broadcast; and the one of a message or a barrier-free call.
-/// At size 1 nothing is touched, so the tensor may be on any device: training on one GPU goes this way.
-Call in_place_call(Kind kind, const at::Tensor& tensor, int64_t ranks);
+Call in_place_call(Kind kind, const at::Tensor& tensor);
 /// Several in one call.
-Call in_place_call(Kind kind, at::TensorList tensors, int64_t ranks);
+Call in_place_call(Kind kind, at::TensorList tensors);
 /// As many elements out as in.
 Call pair_call(Kind kind, const at::Tensor& output, const at::Tensor& input);
 /// Equal blocks: the larger side has `ranks` times as many elements; for all_to_all both are a multiple of it. The

@@ -86,13 +86,20 @@ TEST_P(Communicators, CollectivesOnTensors) {
     EXPECT_THROW(c.all_reduce(flags), InputError);
     EXPECT_THROW(c.all_reduce(at::zeros({4, 4}).t().narrow(0, 0, 2)), InputError);
     EXPECT_THROW(c.all_gather_into(at::zeros({3 * n + 1}), at::zeros({3})), InputError);
+    const at::Tensor elsewhere = at::empty({3}, at::kMeta);
+    EXPECT_THROW(c.all_gather_v({at::zeros({3 * n})}, {elsewhere}, std::vector<int64_t>(static_cast<size_t>(n), 3)),
+                 InputError)
+        << "two devices";
+    if (n > 1 && !c.group()->reaches_devices()) {
+      EXPECT_THROW(c.all_reduce(elsewhere), InputError);
+    }
   });
 }
 
 TEST_P(Communicators, Helpers) {
   on_ranks(GetParam(), [](Communicator& c) {
     const int64_t n = c.size();
-    EXPECT_EQ(c.shares_memory(), n > 1 && !testing::under_mpi());
+    EXPECT_EQ(c.shares_memory(), n > 1 && !testing::under_mpi() && !testing::over_nccl());
     EXPECT_EQ(c.all_reduce_scalar(c.rank() + 1), n * (n + 1) / 2);
     EXPECT_EQ(c.all_reduce_scalar(static_cast<double>(c.rank()), ReduceOp::max), static_cast<double>(n - 1));
     EXPECT_TRUE(c.any(c.rank() == n - 1));

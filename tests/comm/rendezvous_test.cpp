@@ -190,7 +190,7 @@ TEST(Rendezvous, NobodyServesTheStore) {
 TEST(Rendezvous, WhatIsNotBuiltIsRefused) {
   LaunchEnvironment environment;
   ConnectOptions options;
-  options.backend = "nccl";
+  options.backend = "gloo";
   EXPECT_THROW(connect(environment, options), InputError);
   options.backend = "auto";
   environment.world_size = 2;

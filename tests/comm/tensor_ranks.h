@@ -1,4 +1,5 @@
-// Communicators of ranks as threads, or of processes that mpirun has started.
+// Communicators of ranks as threads, over shared memory or a stand-in for NCCL, or of processes that mpirun has
+// started.
 #pragma once
 
 #include <functional>
@@ -6,6 +7,7 @@
 
 #include "comm/communicator.h"
 #include "mpi_ranks.h"
+#include "nccl_ranks.h"
 #include "ranks.h"
 
 namespace trireme::comm::testing {
@@ -18,6 +20,12 @@ inline void on_ranks(int64_t ranks, const std::function<void(Communicator&)>& bo
       Communicator communicator(group);
       body(communicator);
     });
+  }
+  if (over_nccl()) {
+    return expect_no_errors(run_nccl_ranks(ranks, [&](const std::shared_ptr<NcclGroup>& group) {
+      Communicator communicator(group);
+      body(communicator);
+    }));
   }
   expect_no_errors(run_ranks(ranks, [&](const std::shared_ptr<Group>& group) {
     Communicator communicator(group);

@@ -12,6 +12,7 @@
 #include "comm/shm_group.h"
 #include "elements.h"
 #include "mpi_ranks.h"
+#include "nccl_ranks.h"
 #include "ranks.h"
 
 namespace trireme::comm {
@@ -100,6 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Uneven, ::testing::Values(1, 2, 3, 5));
 void run_alone_or_on_threads(int64_t ranks, const std::function<void(const std::shared_ptr<Group>&)>& body) {
   if (ranks == 1) return body(std::make_shared<ShmGroup>("data"));
   if (testing::under_mpi()) return testing::run_processes(ranks, body);
+  if (testing::over_nccl()) return expect_no_errors(testing::run_nccl_ranks(ranks, body));
   expect_no_errors(run_ranks(ranks, body));
 }
 

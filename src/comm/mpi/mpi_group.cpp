@@ -2,7 +2,6 @@
 #include "comm/mpi/mpi_group.h"
 
 #include <fmt/ranges.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,11 +73,7 @@ std::shared_ptr<Group> MpiGroup::subgroup(GroupOptions options) {
 }
 
 Group::Memory MpiGroup::allocate(std::string_view name, int64_t each, bool /*one_for_all*/) {
-  const auto bytes = static_cast<size_t>(std::max<int64_t>(each, 1));
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw_errno("reserve", fmt::format("{} bytes for {}", bytes, name), errno);
-  static_cast<void>(::madvise(memory, bytes, MADV_HUGEPAGE));
-  return {static_cast<std::byte*>(memory), std::shared_ptr<void>(memory, [bytes](void* at) { ::munmap(at, bytes); })};
+  return allocate_alone(name, each);
 }
 
 std::shared_ptr<Operation> MpiGroup::post(Call call) {

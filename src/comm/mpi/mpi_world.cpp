@@ -8,13 +8,11 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/host.h"
 #include "base/log.h"
 
@@ -41,14 +39,6 @@ struct Introduction {
   uint64_t machine = 0;
   char host[96] = {};
 };
-
-// Two containers on one machine have two host names, but one boot id.
-uint64_t this_machine() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  if (!std::getline(file, id)) id = host_name();
-  return hash64(id, 0);
-}
 
 // Where the plug-in may lie: beside the program, above its tests, or where it is installed.
 std::vector<std::filesystem::path> candidates() {
