@@ -128,6 +128,7 @@ def play(exchanges, compute, speed, prefetch=1):
     uses = [(size, 0, 0) for size in exchanges.first]
     uses += [(exchanges.gather, compute.forward / blocks, 0)] * blocks
     uses += [(size, 0, 0) for size in exchanges.behind] + [(0, compute.head, exchanges.early)]
+    first_backward = len(uses)
     uses += [(exchanges.gather if i >= kept else 0, compute.backward / blocks, exchanges.reduce) for i in range(blocks)]
     there, reduced = {}, []
     for i, (_, seconds, reduce) in enumerate(uses):
@@ -135,10 +136,12 @@ def play(exchanges, compute, speed, prefetch=1):
             if j not in there:
                 there[j] = post(uses[j][0]) if uses[j][0] else 0.0
         now = max(now, there[i])
-        if reduce and len(reduced) >= 2:
+        if i >= first_backward and len(reduced) >= 2:
             now = max(now, reduced[-2])  # whose buffer is written
         now += seconds
-        if reduce:
+        if reduce and i < first_backward:
+            post(reduce)  # of the head, which has a buffer of its own
+        elif reduce:
             reduced.append(post(reduce))
     for size in exchanges.last:
         post(size)

@@ -105,6 +105,7 @@ Call message_call(const Message& message) {
 
 template <typename T>
 T reduce_scalar(Group& group, T value, DType dtype, ReduceOp op) {
+  disturb(group);
   Call call;
   call.kind = Kind::all_reduce;
   call.dtype = dtype;
@@ -117,6 +118,7 @@ T reduce_scalar(Group& group, T value, DType dtype, ReduceOp op) {
 }
 
 std::vector<std::byte> gather_bytes(Group& group, const void* data, int64_t bytes) {
+  disturb(group);
   std::vector<std::byte> all(static_cast<size_t>(bytes * group.size()));
   Call call;
   call.kind = Kind::all_gather;

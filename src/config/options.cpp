@@ -252,7 +252,7 @@ void add_train(std::vector<Option>& table) {
       Option("train.gradient_dtype", at(&Config::train, &TrainConfig::gradient_dtype),
              "Element type in which gradients are kept, accumulated over micro-batches and exchanged; a run "
              "in fp64 uses fp64. bf16 halves their memory and their exchange: the ranks' gradients are "
-             "still summed in fp32, and rounded once; so is each micro-batch that is added.")
+             "still summed in fp32, and rounded once an axis; so is each micro-batch that is added.")
           .one_of({"fp32", "bf16"})
           .refuses("fp16", "fp32 and bf16 work"));
   table.push_back(Option("train.clip_grad_norm", at(&Config::train, &TrainConfig::clip_grad_norm),

@@ -142,8 +142,12 @@ void check_update_in_backward(const Config& config, Checks& checks) {
                  before);
   checks.require(
       config.run.reproducible != Reproducible::any_workers, {"optimizer.in_backward", "run.reproducible"},
-      "{} of more than one micro-batch, which run.reproducible = \"any_workers\" sums; \"layout\" goes with it",
-      before);
+      "optimizer.in_backward = true uses gradients at once, and run.reproducible = \"any_workers\" keeps them "
+      "for its tree of sums; \"layout\" goes with it");
+  checks.require(
+      config.parallel.reduce_every_micro_batch, {"optimizer.in_backward", "parallel.reduce_every_micro_batch"},
+      "parallel.reduce_every_micro_batch = false keeps gradients, which optimizer.in_backward = true gives up "
+      "at once; true goes with it");
   checks.require(
       config.batch_ramp.start == 0, {"optimizer.in_backward", "batch_ramp.start"},
       "optimizer.in_backward = true needs steps of one micro-batch, and batch_ramp.start = {} makes them grow; "
@@ -190,6 +194,12 @@ void check_numbers(const Config& config, Checks& checks) {
                  "optimizer.offload = \"disk\" moves moments between a file and the host's memory, and run.device = "
                  "\"{}\" has them elsewhere; \"cpu\" works",
                  name_of(config.run.device));
+  checks.require(
+      config.run.offload_dir.empty() || config.optimizer.offload == Offload::disk || offload == Offload::disk,
+      {"run.offload_dir"},
+      "run.offload_dir = {} is given, and nothing goes there; optimizer.offload = \"disk\" or "
+      "train.activation_offload = \"disk\" does",
+      config.run.offload_dir.string());
   check_update_in_backward(config, checks);
   const bool narrow = config.train.gradient_dtype == "bf16";
   checks.require(!narrow || config.train.precision == Precision::bf16, {"train.gradient_dtype", "train.precision"},

@@ -131,6 +131,8 @@ class Parameter final : public ops::GradientSink {
   bool complete() const { return arrived_ == expected_; }
   int64_t expected() const { return expected_; }
   int64_t arrived() const { return arrived_; }
+  /// Operations of one micro-batch's forward pass that read it.
+  int64_t uses() const { return uses_; }
 
   ops::GradientTarget target() override;
   void delivered() override;

@@ -129,7 +129,9 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   // chunk that is added to the head's gradient.
   const int64_t row = shape.vocab * sizes.weight;
   const int64_t rows = describe::loss_rows_per_chunk(tokens, shape.vocab, sizes.weight);
-  const int64_t product = options.precision == config::Precision::fp16 ? shape.vocab * shape.hidden * sizes.weight : 0;
+  int64_t product = options.precision == config::Precision::fp16 ? shape.vocab * shape.hidden * sizes.weight : 0;
+  // A gradient in bf16 is summed over chunks in fp32.
+  if (options.narrow_gradients && tokens > rows) product = shape.vocab * shape.hidden * sizes.compute;
   const MemoryItem loss{"loss", rows * row + tokens * shape.hidden * sizes.weight + product,
                         fmt::format("logits of {} rows", rows)};
   if (is_lower_bound(shape)) {

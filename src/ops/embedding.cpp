@@ -48,9 +48,12 @@ void add_rows(const at::Tensor& tokens, const at::Tensor& gradient, const Gradie
   if (!target.accumulate) target.buffer.zero_();
   const int64_t hidden = gradient.size(-1), count = tokens.numel();
   if (!on_cpu(gradient)) {
-    // Sorted and summed in one order; index_add_ would use atomics.
-    target.buffer.index_put_({tokens.reshape({-1})}, gradient.reshape({-1, hidden}).to(target.buffer.scalar_type()),
-                             /*accumulate=*/true);
+    // Sorted and summed in one order; index_add_ would use atomics. In the compute type, and rounded once.
+    const at::ScalarType wide = compute_type(gradient.scalar_type());
+    const bool rounds = target.buffer.scalar_type() != wide;
+    at::Tensor sums = rounds ? at::zeros_like(target.buffer, target.buffer.options().dtype(wide)) : target.buffer;
+    sums.index_put_({tokens.reshape({-1})}, gradient.reshape({-1, hidden}).to(wide), /*accumulate=*/true);
+    if (rounds) at::Tensor(target.buffer).add_(sums);
     return;
   }
   const at::Tensor rows = gradient.contiguous();

@@ -115,6 +115,10 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     if (gradient && sink != 0) dweight = sink_of(context)->target();
     if (dweight && tokens == 0 && !dweight->accumulate) dweight->buffer.zero_();
     const int64_t step = describe::loss_rows_per_chunk(tokens, vocab, hidden.element_size());
+    // Added chunk by chunk, a gradient in bf16 would be rounded as often as there are chunks, and stop growing.
+    at::Tensor sum;
+    const bool rounds = dweight && tokens > step && dweight->buffer.scalar_type() != type;
+    if (rounds) sum = at::empty(weight.sizes(), weight.options().dtype(type));
     for (int64_t first = 0; first < tokens; first += step) {
       const int64_t count = std::min(step, tokens - first);
       const at::Tensor rows = hidden.narrow(0, first, count);
@@ -123,8 +127,15 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       cross_entropy_rows(logits, chunk(labels), {scale, z_loss, soft_cap}, gradient, chunk(losses), chunk(z));
       if (!gradient) continue;
       input_gradient(dhidden.narrow(0, first, count), logits, weight);
-      if (dweight) weight_gradient(dweight->buffer, logits, rows, dweight->accumulate || first > 0);
+      if (rounds)
+        weight_gradient(sum, logits, rows, first > 0);
+      else if (dweight)
+        weight_gradient(dweight->buffer, logits, rows, dweight->accumulate || first > 0);
     }
+    if (rounds && dweight->accumulate)
+      dweight->buffer.add_(sum);
+    else if (rounds)
+      dweight->buffer.copy_(sum);
     if (gradient) context->save_for_backward({dhidden});
     // In double, so that what is reported does not depend on how the batch was cut.
     at::Tensor total = losses.to(at::kDouble).sum() * scale;

@@ -34,6 +34,10 @@ class Adamw {
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
   /// Of each of parameters(); between updates.
   const std::vector<Moments>& moments() const { return file_ ? file_->moments() : moments_; }
+  /// Moments that are kept on disk leave memory again, after moments() was read or written.
+  void settle() const {
+    if (file_) file_->settle();
+  }
   /// Where the moments are on disk; null: in memory.
   const MomentFile* moment_file() const { return file_.get(); }
 

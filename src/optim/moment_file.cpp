@@ -22,8 +22,9 @@ FileDescriptor open_nameless(const std::filesystem::path& folder, bool& direct) 
   direct = true;
   FileDescriptor file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600));
   if (file) return file;
-  direct = false;
-  return trireme::open_nameless(folder, "make a file for moments in");
+  file = trireme::open_nameless(folder, "make a file for moments in");
+  direct = ::fcntl(file.get(), F_SETFL, O_DIRECT) == 0;
+  return file;
 }
 
 // At an address that direct reads and writes take.
@@ -81,7 +82,10 @@ void MomentFile::open(const std::filesystem::path& folder) {
   // All of it now: a disk that is too small is better told before the first step.
   const int error = ::posix_fallocate(file_.get(), 0, bytes_);
   if (error == EOPNOTSUPP || error == EINVAL) {
-    if (::ftruncate(file_.get(), bytes_) != 0) throw_errno("make room for moments in", folder.string(), errno);
+    const at::Tensor block = aligned(kBlock * 256, at::kByte).zero_();
+    const auto* from = static_cast<const std::byte*>(block.const_data_ptr());
+    for (int64_t at = 0; at < bytes_; at += kBlock * 256)
+      write_exactly(file_.get(), {from, static_cast<size_t>(std::min(kBlock * 256, bytes_ - at))}, at, folder);
   } else if (error != 0) {
     throw_errno(fmt::format("make room for {} bytes of moments (optimizer.offload = \"disk\") in", bytes_),
                 folder.string(), error);
@@ -91,7 +95,6 @@ void MomentFile::open(const std::filesystem::path& folder) {
   map_ = static_cast<std::byte*>(map);
 }
 
-// What was read and written through the map leaves memory, and is in the file.
 void MomentFile::settle() {
   if (!std::exchange(touched_, false)) return;
   if (::msync(map_, static_cast<size_t>(bytes_), MS_SYNC) != 0)
@@ -113,6 +116,11 @@ void MomentFile::write(const Piece& piece, const Slot& slot) const {
     const auto* from = static_cast<const std::byte*>(slot.values[m].const_data_ptr());
     const int64_t at = places_[piece.index].offset[m] + piece.first * element_bytes_;
     write_exactly(file_.get(), {from, static_cast<size_t>(padded(piece.count))}, at, folder_);
+    if (direct_) continue;
+    // Out of the page cache again.
+    ::sync_file_range(file_.get(), at, padded(piece.count),
+                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    ::posix_fadvise(file_.get(), at, padded(piece.count), POSIX_FADV_DONTNEED);
   }
 }
 

@@ -41,6 +41,9 @@ class MomentFile {
     touched_ = true;
     return moments_;
   }
+  /// What was read and written through the map leaves memory, and is in the file. Cheap where nothing was; update()
+  /// does it too.
+  void settle();
   int64_t bytes() const { return bytes_; }
   /// Whether the file system can be read and written past the page cache.
   bool direct() const { return direct_; }
@@ -67,7 +70,6 @@ class MomentFile {
 
   int64_t padded(int64_t elements) const;
   void open(const std::filesystem::path& folder);
-  void settle();
   void read(const Piece& piece, const Slot& slot) const;
   void write(const Piece& piece, const Slot& slot) const;
 

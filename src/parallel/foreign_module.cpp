@@ -261,8 +261,9 @@ void ShardedModule::Impl::make_units() {
     weights_ = make_gathered_weights(units_, shards_, at::kCPU, {options_.prefetch, options_.reshard_after_forward});
   else
     weights_ = make_resident_weights(units_, shards_, at::kCPU);
-  gradients_ =
-      std::make_unique<Gradients>(trained_units_, shards_, replicas_, at::kCPU, GradientOptions{at_once, false});
+  GradientOptions how;
+  how.at_once = at_once;
+  gradients_ = std::make_unique<Gradients>(trained_units_, shards_, replicas_, at::kCPU, how);
 }
 
 // From here on the module's tensors have our memory.

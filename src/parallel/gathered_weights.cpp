@@ -174,16 +174,16 @@ class GatheredWeights final : public Weights {
     states_.push_back(std::move(state));
   }
 
-  // Forward as units are listed, and the blocks again in backward. A first unit that has no counterpart behind the
-  // blocks is the head too.
+  // Forward as units are listed, and the blocks again in backward. Where no embedding is listed before the blocks, the
+  // last unit is that too.
   std::vector<size_t> usual_order() const {
     std::vector<size_t> order, blocks;
-    for (size_t i = 0; i < units_.size(); ++i) {
-      order.push_back(i);
+    for (size_t i = 0; i < units_.size(); ++i)
       if (units_[i].block >= 0) blocks.push_back(i);
-    }
-    if (blocks.empty()) return order;
-    if (blocks.back() + 1 == units_.size() && blocks.front() > 0) order.push_back(0);
+    const bool tied = !blocks.empty() && blocks.back() + 1 < units_.size() &&
+                      std::ranges::any_of(units_.back().parameters, [](const auto* p) { return p->uses() > 1; });
+    if (tied) order.push_back(units_.size() - 1);
+    for (size_t i = 0; i < units_.size(); ++i) order.push_back(i);
     order.insert(order.end(), blocks.rbegin(), blocks.rend());
     return order;
   }

@@ -43,6 +43,10 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   if (config.train.activation_offload != config::Offload::none)
     faults.push_back(fmt::format("train.activation_offload = \"{}\" is not planned; \"none\" is",
                                  config::name_of(config.train.activation_offload)));
+  if (config.optimizer.in_backward) faults.emplace_back("optimizer.in_backward = true is not planned; false is");
+  if (config.optimizer.offload != config::Offload::none)
+    faults.push_back(fmt::format("optimizer.offload = \"{}\" is not planned; \"none\" is",
+                                 config::name_of(config.optimizer.offload)));
   if (config.parallel.shard != config::Shard::none && config.parallel.shard_size != config.parallel.data)
     faults.push_back(fmt::format("parallel.shard_size = {} replicates shards, which is not planned; {} (or -1) is",
                                  config.parallel.shard_size, config.parallel.data));

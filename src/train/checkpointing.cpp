@@ -151,6 +151,7 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
   require_the_same_tensors(reader, holdings);
   read_into(reader, holdings);
   refuse_not_finite(holdings, reader);
+  session.optimizer->settle();
   session.data_parallel->refresh_weights();
   session.progress.step = reader.step();
   session.progress.tokens = reader.state().at("tokens").get<int64_t>();
@@ -245,6 +246,7 @@ checkpoint::SaveReport save_checkpoint(const Session& session, const checkpoint:
   request.layout["threads"] = at::get_num_threads();
   CommunicatorCoordination coordination(session.mesh->world());
   const checkpoint::SaveReport report = checkpoint::save(store, request, coordination);
+  session.optimizer->settle();
   if (session.first_rank() && pruning == Pruning::as_configured) {
     // The new checkpoint is safe; an old one that does not go away (a reader on a network file system) ends no run.
     try {

@@ -75,6 +75,7 @@ std::string first_difference(const Session& session) {
   if (replicas.size() == 1) return {};
   const std::vector<Part> parts = parts_of(session);
   std::vector<int64_t> mine = hashes_of(parts);
+  session.optimizer->settle();
   const auto count = static_cast<int64_t>(mine.size());
   const at::Tensor all = at::empty({replicas.size(), count}, at::kLong);
   replicas.all_gather_into(all, at::from_blob(mine.data(), {count}, at::kLong));

@@ -227,6 +227,17 @@ class Run {
   }
 
   void check_skipped(const StepResult& result) {
+    if (result.skipped && s_.config.optimizer.in_backward) {
+      const std::optional<checkpoint::Entry> newest = store_.newest();
+      throw AgreedError(
+          ExitCode::bad_input,
+          fmt::format(
+              "the gradient of {} is not finite in step {}, and with optimizer.in_backward = true weights whose "
+              "gradients came before it have been updated already, so that the step cannot be skipped. The run would "
+              "resume from {}; optimizer.in_backward = false skips such steps, and a lower optimizer.lr may help",
+              result.skipped_parameter.empty() ? "some weight" : result.skipped_parameter, s_.progress.step,
+              newest ? newest->folder.string() : "its beginning, since it has no checkpoint"));
+    }
     // In fp16 a step is skipped to find a scale that fits; only at the lowest one is it a sign of broken weights.
     const bool scaling = s_.loss_scaler->active() && result.loss_scale > 1 && !result.skipped_parameter.empty();
     skipped_in_a_row_ = result.skipped && !scaling ? skipped_in_a_row_ + 1 : 0;

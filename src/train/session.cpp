@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "config/batch_ramp.h"
 
 namespace trireme::train {
@@ -139,6 +140,12 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
                                                              s.device, data_parallel_options(config));
   s.optimizer =
       std::make_unique<optim::Adamw>(s.model->trainable_parameters(), config.optimizer, offload_folder(config));
+  const optim::MomentFile* file = s.optimizer->moment_file();
+  if (file != nullptr && !file->direct() && s.first_rank())
+    log::warning(
+        "the file system of {} (run.offload_dir) does not read and write past the page cache: moments pass through it, "
+        "and where it is memory itself (tmpfs) nothing is gained",
+        offload_folder(config).string());
   if (config.train.activation_offload == config::Offload::host) s.offload = std::make_shared<nn::ActivationStore>();
   if (config.train.activation_offload == config::Offload::disk)
     s.offload = std::make_shared<nn::ActivationStore>(offload_folder(config));

@@ -125,17 +125,9 @@ class UpdateInBackward {
     if (finite) session_.optimizer->update(parameters);
   }
 
-  /// Collective over the shards. Throws where a gradient was not finite: some weights have been updated, and some not.
+  /// Collective over the shards.
   optim::GradientNorm norm() {
-    optim::GradientNorm norm =
-        optim::gradient_norm(session_.optimizer->parameters(), squares_, session_.data_parallel->shards());
-    if (norm.not_finite.empty()) return norm;
-    throw_input(
-        "step {}: the gradient of {} is not finite, and with optimizer.in_backward = true weights whose gradients came "
-        "before it have been updated already, so that the step cannot be skipped. Go on from the last checkpoint with "
-        "optimizer.in_backward = false, which skips such steps; a lower optimizer.lr or train.precision = \"fp32\" may "
-        "help",
-        session_.progress.step + 1, norm.not_finite);
+    return optim::gradient_norm(session_.optimizer->parameters(), squares_, session_.data_parallel->shards());
   }
 
  private:

@@ -14,10 +14,12 @@ struct StepResult {
   double loss = 0;       ///< mean over the valid tokens of the global batch, before the update
   double grad_norm = 0;  ///< global L2 norm before clipping
   double learning_rate = 0;
-  double z_loss = 0;              ///< its share of what was minimised, beside `loss`
-  double loss_scale = 1;          ///< that this step ran with (fp16)
-  int64_t tokens = 0;             ///< of the global batch
-  bool skipped = false;           ///< weights and moments stayed as they were: the norm was not finite, or a spike
+  double z_loss = 0;      ///< its share of what was minimised, beside `loss`
+  double loss_scale = 1;  ///< that this step ran with (fp16)
+  int64_t tokens = 0;     ///< of the global batch
+  /// Weights and moments stayed as they were: the norm was not finite, or a spike. With optimizer.in_backward some of
+  /// them have changed, and the run has to end.
+  bool skipped = false;
   std::string skipped_parameter;  ///< the first parameter whose gradient was not finite; empty for a spike
   double usual_norm = 0;          ///< of a spike: the median that the norm was compared with
   double data_seconds = 0, exposed_comm_seconds = 0;

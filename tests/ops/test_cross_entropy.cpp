@@ -52,6 +52,24 @@ TEST(Ops, LinearCrossEntropyMatchesReference) {
 }
 
 // The weight's gradient is made in the forward pass, so a factor that comes later would be missing from it.
+// In bf16 it is rounded once, however many chunks the logits come in: equal terms that were added one chunk after
+// another would stop growing.
+TEST(Ops, LinearCrossEntropyInBf16RoundsItsGradientOnce) {
+  constexpr int64_t kTokens = 4096, kHidden = 3, kVocab = 100'003;  // 13 chunks
+  at::manual_seed(6);
+  const at::Tensor
+      h = (at::ones({kTokens, kHidden}) + 0.01 * at::randn({kTokens, kHidden})).to(at::kBFloat16).requires_grad_(),
+      w = 0.01 * at::randn({kVocab, kHidden}).to(at::kBFloat16);
+  const at::Tensor labels = at::randint(0, 5, {kTokens}, at::kLong);
+  Sink wide(w), narrow(w, at::kBFloat16);
+  for (const int64_t times : {1, 2}) {
+    for (Sink* sink : {&wide, &narrow})
+      linear_cross_entropy(h, {w.detach(), sink}, labels, 1.0, 0, nullptr, 0).backward();
+    const at::Tensor a = wide.buffer.to(at::kDouble), b = narrow.buffer.to(at::kDouble);
+    EXPECT_LE(((a - b).abs() / (a.abs() + 1e-3)).max().item<double>(), static_cast<double>(times) / 256) << times;
+  }
+}
+
 TEST(Ops, LinearCrossEntropyRefusesAFactorThatComesLate) {
   const at::Tensor h = leaf({5, 8}, at::kFloat), w = at::randn({17, 8}), labels = at::zeros({5}, at::kLong);
   Sink sink(w);

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 
 #include "base/error.h"
@@ -19,7 +21,8 @@ namespace fs = std::filesystem;
 
 class Folder {
  public:
-  Folder() : path_(fs::temp_directory_path() / ("trireme_moments_" + std::to_string(::getpid()))) {
+  // Where files are on a disk, as /tmp may not be.
+  Folder() : path_(fs::path(TRIREME_BINARY_DIR) / ("moments." + std::to_string(::getpid()))) {
     fs::create_directories(path_);
   }
   ~Folder() { fs::remove_all(path_); }
@@ -124,6 +127,34 @@ TEST(MomentFile, MemoryHoldsPiecesAlone) {
   EXPECT_GE(disk.moment_file()->bytes(), 2 * 4 * (1237 * 2111 + 2048 * 1024 + 1401 * 1024));
   EXPECT_LT(pieces, disk.moment_file()->bytes());
   EXPECT_NEAR(static_cast<double>(moments() - before), static_cast<double>(pieces), 0.02 * static_cast<double>(pieces));
+}
+
+// An error of the thread that writes comes out of the update.
+TEST(MomentFile, TellsThatAWriteFailed) {
+  const Folder folder;
+  const Model model(at::kFloat);
+  Adamw disk(model.all(), on_disk(true), folder.path());
+  disk.step(1e-2, 1);
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto old = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit tight { 1 << 20, before.rlim_max };
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
+  try {
+    disk.step(1e-2, 1);
+    ADD_FAILURE() << "the file may not be written";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("File too large"), testing::HasSubstr("write")));
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, old);
+}
+
+TEST(MomentFile, PassesThePageCache) {
+  const Folder folder;
+  const Model model(at::kFloat);
+  const Adamw disk(model.all(), on_disk(true), folder.path());
+  if (!disk.moment_file()->direct()) GTEST_SKIP() << folder.path() << " is on a file system without direct I/O";
 }
 
 TEST(MomentFile, TellsThatTheDiskIsTooSmall) {

@@ -564,10 +564,11 @@ TEST_F(Layouts, EveryGradientOfTheThirdStepAtEachLevel) {
 // Whoever is late, and when: what is gathered, reduced and updated too early or too late would show in some bit.
 TEST_F(Layouts, DelaysAroundCollectivesChangeNoBit) {
   const std::string base = " train.precision=bf16 model.tied=false train.micro_batch_size=2 parallel.shard=";
-  const char* rows[] = {"parameters",
-                        "parameters parallel.prefetch=0 train.recompute=full",
-                        "optimizer",
-                        "gradients parallel.shard_size=1",
+  const char* rows[] = {"parameters", "parameters parallel.prefetch=0 train.recompute=full",
+                        // On 4 workers: both axes.
+                        "parameters optimizer.in_backward=true train.clip_grad_norm=0 train.global_batch_size=8 "
+                        "parallel.shard_size=2 train.recompute=full train.recompute_blocks=2 model.layers=5",
+                        "optimizer", "gradients parallel.shard_size=1",
                         "parameters parallel.prefetch=2 train.recompute=full "
                         "train.recompute_blocks=2",
                         "optimizer optimizer.in_backward=true train.clip_grad_norm=0 train.global_batch_size=6",
@@ -576,10 +577,11 @@ TEST_F(Layouts, DelaysAroundCollectivesChangeNoBit) {
   const int seeds = soak() ? 20 : 2;
   for (const char* row : rows) {
     delays_.clear();
-    const auto expected = run(3, base.substr(1) + row, 3);
+    const int workers = std::string(row).find("global_batch_size=8") != std::string::npos ? 4 : 3;
+    const auto expected = run(workers, base.substr(1) + row, 3);
     for (int seed = 1; seed <= seeds; ++seed) {
       delays_ = std::to_string(seed);
-      const auto late = run(3, base.substr(1) + row, 3);
+      const auto late = run(workers, base.substr(1) + row, 3);
       ASSERT_EQ(late.size(), expected.size());
       for (const auto& [name, tensor] : expected)
         EXPECT_TRUE(late.at(name).equal(tensor)) << name << " " << row << " " << seed;
@@ -619,20 +621,24 @@ TEST_F(Layouts, ABitThatDiffersOnOneReplicaIsFoundAndNamed) {
 
 TEST_F(Layouts, AnExceptionOnOneRankEndsAllOthersByItsName) {
   std::mt19937 draw(7);
-  for (const char* level : {"parameters", "optimizer", "gradients parallel.shard_size=1"}) {
+  for (const char* level : {"parameters", "optimizer", "gradients parallel.shard_size=1",
+                            "parameters parallel.shard_size=2 optimizer.in_backward=true train.clip_grad_norm=0 "
+                            "train.global_batch_size=8"}) {
+    const int workers = std::string(level).find("global_batch_size=8") != std::string::npos ? 4 : 3;
     const std::string out = folder_ / "thrown";
     const std::string settings =
         fmt::format("train.micro_batch_size=2 train.precision=bf16 comm.timeout_s=30 parallel.shard={}", level);
     const auto start_anew = [&](int64_t at) {
       for (const char* suffix : {"", ".thrown", ".run"}) fs::remove_all(out + suffix);
-      start(3, settings, out, fmt::format("throw:{}", at));
+      start(workers, settings, out, fmt::format("throw:{}", at));
     };
     start_anew(0);
     int64_t calls = 0;
     std::ifstream(out) >> calls;
     ASSERT_GT(calls, 40) << level;
-    for (int i = 0; i < (soak() ? 34 : 3); ++i) {
-      const int64_t at = 1 + static_cast<int64_t>(draw() % static_cast<uint64_t>(calls));
+    const int64_t tries = soak() ? 25 : 3;
+    for (int64_t i = 0; i < tries; ++i) {  // one in each part of the run
+      const int64_t at = 1 + calls * i / tries + static_cast<int64_t>(draw() % static_cast<uint64_t>(calls / tries));
       SCOPED_TRACE(fmt::format("{}, call {} of {}", level, at, calls));
       start_anew(at);
     }
