@@ -47,16 +47,17 @@ TORCH_MODULE(Net);
 std::pair<torch::Tensor, torch::Tensor> samples(int64_t first, int64_t count) {
   const torch::Tensor tokens = torch::empty({count, kLength}, torch::kLong);
   const torch::Tensor most = torch::empty({count}, torch::kLong);
+  auto* token = tokens.mutable_data_ptr<int64_t>();
+  auto* answer = most.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
     uint64_t state = static_cast<uint64_t>(first + i) * 0x9e3779b97f4a7c15U + 1;
     int64_t counts[kTokens] = {};
     for (int64_t j = 0; j < kLength; ++j) {
       state = state * 6364136223846793005U + 1442695040888963407U;
-      const auto token = static_cast<int64_t>((state >> 33) % kTokens);
-      tokens[i][j] = token;
-      ++counts[token];
+      *token = static_cast<int64_t>((state >> 33) % kTokens);
+      ++counts[*token++];
     }
-    most[i] = static_cast<int64_t>(std::max_element(counts, counts + kTokens) - counts);
+    answer[i] = std::max_element(counts, counts + kTokens) - counts;
   }
   return {tokens, most};
 }
