@@ -32,8 +32,9 @@ if(TRIREME_SANITIZE)
   return()
 endif()
 
-# What a model is written with. Headers include each other by their folder; once installed they do so below trireme/, so that
-# a program may have a folder config/ or data/ of its own. A header that this list lacks and one of it includes is an error.
+# What a model is written with, or a training loop of one's own. Headers include each other by their folder; once installed they do so
+# below trireme/, so that a program may have a folder config/ or data/ of its own. A header that this list lacks and one of it includes
+# is an error.
 set(TRIREME_PUBLIC_HEADERS
   base/cpu_level.h base/error.h base/file.h base/log.h base/profile.h base/random.h
   describe/architecture.h describe/divisors.h describe/model_shape.h describe/recompute.h describe/rope.h
@@ -42,8 +43,11 @@ set(TRIREME_PUBLIC_HEADERS
   ops/linear_cross_entropy.h ops/norm.h ops/rotary.h ops/activation.h ops/dropout.h
   nn/offload.h nn/parameter.h nn/recompute.h
   models/generate.h models/model.h models/register.h
-  cli/main.h)
+  comm/communicator.h comm/mesh.h comm/rank_grid.h comm/reduce_op.h
+  parallel/foreign_module.h parallel/level.h
+  cli/main.h cli/run_workers.h)
 set(include_root "${CMAKE_BINARY_DIR}/install/include/trireme")
+set(TRIREME_PUBLIC_INCLUDE "${CMAKE_BINARY_DIR}/install/include")
 file(REMOVE_RECURSE "${include_root}")
 foreach(header IN LISTS TRIREME_PUBLIC_HEADERS)
   file(READ "${PROJECT_SOURCE_DIR}/src/${header}" text)
