@@ -8,6 +8,7 @@
 #include "checkpoint/run_lock.h"
 #include "cli/commands.h"
 #include "cli/launch_options.h"
+#include "comm/nccl/nccl_world.h"
 #include "config/config.h"
 #include "observe/format.h"
 #include "observe/memory_estimate.h"
@@ -45,6 +46,11 @@ ExitCode launch_workers(const LaunchOptions& options) {
         "{}; without comm.backend this command works on one machine",
         world, options.config);
   }
+  // A plug-in that is not there, or not for this device, is told once, rather than by each worker.
+  const bool by_default = config.comm.backend == config::CommBackend::automatic;
+  const bool on_gpus = config.run.device == config::Device::cuda;
+  if (world > 1 && (config.comm.backend == config::CommBackend::nccl || (by_default && on_gpus)))
+    static_cast<void>(comm::load_nccl_for(on_gpus));
   static_cast<void>(train::link_speeds(config.comm.emulate, config.parallel));  // refuses unknown hardware
 
   // The first rank takes the lock for the run; that a live run has it is told here, before a log of that run is
@@ -95,7 +101,7 @@ void add_launch(CLI::App& app) {
       ->allow_extra_args(false);
   add_profile_option(*command, options->overrides);
   command->footer(
-      "Workers started so exchange through shm, which spans one machine: all nodes are on one host. For several, "
+      "CPU workers started so exchange through shm, which spans one machine: all nodes are on one host. For several, "
       "mpirun\n"
       "starts `trireme train run.toml` with comm.backend = \"mpi\" in the file.\n"
       "\n"

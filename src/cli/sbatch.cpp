@@ -153,6 +153,14 @@ void add_sbatch(CLI::App& app) {
     check(*options);
     config::Config config = config::load_config(options->config, options->overrides);
     config::resolve_world(config, options->nodes * options->workers);
+    if (options->nodes > 1 &&
+        (config.comm.backend == config::CommBackend::nccl ||
+         (config.comm.backend == config::CommBackend::automatic && config.run.device == config::Device::cuda))) {
+      throw_input(
+          "--nodes {} with comm.backend = \"nccl\": the script would start MPI workers. One machine works (--nodes 1), "
+          "and on several torchrun or `trireme launch --nodes {}` on each",
+          options->nodes, options->nodes);
+    }
     options->config = std::filesystem::absolute(options->config).string();
     std::error_code error;
     const auto program = std::filesystem::read_symlink("/proc/self/exe", error);

@@ -24,7 +24,7 @@ enum class Offload { none, host, disk };
 enum class LrScheduleName { cosine, linear, sqrt, wsd, inverse_sqrt, constant };
 enum class Reproducible { layout, any_workers };
 enum class Shard { none, optimizer, gradients, parameters };
-enum class CommBackend { automatic, shm, mpi };
+enum class CommBackend { automatic, shm, mpi, nccl };
 enum class CommCheck { calls, shapes, all };
 
 struct RunConfig {

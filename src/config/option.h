@@ -54,7 +54,7 @@ struct EnumNames<Shard> {
 };
 template <>
 struct EnumNames<CommBackend> {
-  static constexpr std::array<std::string_view, 3> values = {"auto", "shm", "mpi"};
+  static constexpr std::array<std::string_view, 4> values = {"auto", "shm", "mpi", "nccl"};
 };
 
 template <>

@@ -495,8 +495,8 @@ void add_running(std::vector<Option>& table) {
   table.push_back(
       Option("comm.backend", at(&Config::comm, &CommConfig::backend),
              "How workers exchange tensors. shm: shared memory of one machine. mpi: an MPI library, on one or several "
-             "machines; mpirun starts the workers. auto: shm.")
-          .refuses("nccl", "auto and shm work on one machine, mpi on several")
+             "machines; mpirun starts the workers. nccl: NCCL between the GPUs of run.device = \"cuda\", on one or "
+             "several machines. auto: nccl with \"cuda\", otherwise shm.")
           .refuses("gloo", "auto and shm work on one machine, mpi on several")
           .changeable());
   table.push_back(

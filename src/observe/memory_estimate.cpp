@@ -178,7 +178,9 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                         .frozen = !config.train.frozen.empty(),
                                         .shard = config.parallel.shard,
                                         .shard_size = std::max<int64_t>(config.parallel.shard_size, 1),
-                                        .shares_memory = config.comm.backend != config::CommBackend::mpi,
+                                        .shares_memory = config.run.device == config::Device::cpu &&
+                                                         (config.comm.backend == config::CommBackend::automatic ||
+                                                          config.comm.backend == config::CommBackend::shm),
                                         .prefetch = config.parallel.prefetch,
                                         .reshard_after_forward = config.parallel.reshard_after_forward,
                                         .reduce_every_micro_batch = config.parallel.reduce_every_micro_batch,

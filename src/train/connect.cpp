@@ -11,9 +11,10 @@ namespace trireme::train {
 
 std::shared_ptr<comm::Communicator> connect_world(resilience::WorkerContext& context, const config::CommConfig& config,
                                                   const std::filesystem::path& run_dir,
-                                                  const config::ParallelConfig& parallel) {
+                                                  const config::ParallelConfig& parallel, config::Device device) {
   comm::ConnectOptions options;
   options.backend = std::string(config::name_of(config.backend));
+  options.on_gpus = device == config::Device::cuda;
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(config.timeout_s * 1000));
   options.settings = std::make_shared<comm::GroupSettings>();
   static_assert(static_cast<int>(comm::CheckLevel::all) == static_cast<int>(config::CommCheck::all));

@@ -364,7 +364,7 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
 
   std::shared_ptr<comm::Communicator> world;
   try {
-    world = connect_world(context, config.comm, config.run.dir, config.parallel);
+    world = connect_world(context, config.comm, config.run.dir, config.parallel, config.run.device);
   } catch (const comm::Cancelled& cancelled) {
     log::warning("{}", cancelled.what());
     return ExitCode::stopped;

@@ -1,6 +1,7 @@
 #include "train/session.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -117,7 +118,7 @@ at::Device choose_device(config::Device device) {
     throw_input(
         "run.device = \"cuda\", but this build of torch, or this machine, has no CUDA device; run.device = \"cpu\" "
         "works");
-  return {at::kCUDA, 0};
+  return c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();  // with several workers, the one that NCCL was given
 }
 
 std::unique_ptr<Session> make_session(const config::Config& config, int64_t accumulation,
@@ -128,11 +129,6 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
   s.accumulation = accumulation;
   s.mesh = std::move(mesh);
   s.device = choose_device(config.run.device);
-  if (s.device.is_cuda() && s.mesh->size() > 1)
-    throw_input(
-        "run.device = \"cuda\" with {} workers needs comm.backend = \"nccl\", which is not built yet; --workers 1 "
-        "works",
-        s.mesh->size());
   open_data(s);
   s.model = models::make_model(config.model, activation_type(config.train.precision));
   s.model->freeze(config.train.frozen);

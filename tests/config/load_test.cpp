@@ -264,7 +264,7 @@ TEST(Faults, EachWithItsKeyAndWhatWorks) {
       {"order",
        {"parallel.order=[\"data\"]"},
        "parallel.order = [data]: \"default\" and \"megatron\" work, or each of tensor"},
-      {"nccl", {"comm.backend=nccl"}, "nccl is not built yet; auto and shm work on one machine, mpi on several"},
+      {"gloo", {"comm.backend=gloo"}, "gloo is not built yet; auto and shm work on one machine, mpi on several"},
       {"kv heads",
        {"model.heads=16", "model.kv_heads=3"},
        "model.kv_heads = 3 does not divide model.heads = 16; 2 or 4 do"},
