@@ -27,7 +27,8 @@ ExitCode be_one(const comm::LaunchEnvironment& environment, const OwnLoop& loop,
     memory::install_caching_allocator();
     at::set_num_threads(context.threads);
     if (!context.thread_note.empty()) log::info("{}", context.thread_note);
-    const auto world = train::connect_world(context, config::CommConfig(), loop.run_dir, config::ParallelConfig());
+    const auto world = train::connect_world(context, config::CommConfig(), loop.run_dir, config::ParallelConfig(),
+                                            config::Device::cpu);
     try {
       work(world);
       world->barrier();  // who ends first would be missed by those that still read its memory
