@@ -59,7 +59,9 @@ std::string skipped_line(const StepRecord& record, int64_t total_steps) {
     line += fmt::format(", {:.1f} times the usual {}", record.grad_norm / record.usual_norm,
                         decimal(record.usual_norm, 0, 3));
   if (record.loss_scale) line += fmt::format(", loss scale {}", *record.loss_scale);
-  return line + fmt::format("; no weight was changed (loss {})", decimal(record.loss, 0, 4));
+  return line + fmt::format("; {} (loss {})",
+                            record.skipped_late ? "some weights were changed" : "no weight was changed",
+                            decimal(record.loss, 0, 4));
 }
 
 std::string evaluation_line(const EvalRecord& record, int64_t total_steps) {

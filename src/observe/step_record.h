@@ -39,6 +39,7 @@ struct StepRecord {
   std::optional<double> z_loss;                                  ///< what z-loss adds to `loss`; none: not asked for
   std::optional<double> loss_scale;                              ///< of the fp16 loss; none: another precision
   bool skipped = false;           ///< no weight was changed: a norm that is not finite, or a spike
+  bool skipped_late = false;      ///< some weights were, before that was known
   std::string skipped_parameter;  ///< the first parameter with a non-finite gradient; empty for a spike
   double usual_norm = 0;          ///< of a spike: the median norm it was compared with; for a person only
   double seconds_left = 0;        ///< until the last step; for a person only, not in metrics.jsonl. Negative: not known

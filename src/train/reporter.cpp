@@ -116,6 +116,7 @@ void Reporter::step(const StepResult& result) {
     if (session_.config.train.z_loss > 0) record.z_loss = result.z_loss;
     if (session_.loss_scaler->active()) record.loss_scale = result.loss_scale;
     record.skipped = result.skipped;
+    record.skipped_late = result.skipped && session_.config.optimizer.in_backward;
     record.usual_norm = result.usual_norm;
     record.skipped_parameter = result.skipped_parameter;
     if (metrics.layer_grad_norms) {
