@@ -106,6 +106,8 @@ class ShardedModule::Impl final : public UseObserver, public nn::ParameterOwner 
   void learn_order();
 
   void require_gradients(const char* what) const;
+  void require_untouched() const;
+  void note_versions();
   void check_sequences();
   void publish();
   void make_current();
@@ -127,7 +129,8 @@ class ShardedModule::Impl final : public UseObserver, public nn::ParameterOwner 
   std::unique_ptr<Gradients> gradients_;
   std::unordered_map<const nn::Parameter*, Place> places_;
   std::unordered_map<const nn::Parameter*, size_t> indices_;
-  std::vector<at::Tensor> own_;  // what the optimizer updates; undefined: frozen
+  std::vector<at::Tensor> own_;                  // what the optimizer updates; undefined: frozen
+  std::vector<std::vector<uint32_t>> versions_;  // [parameter][leaf]: of autograd, which our own writes do not raise
 
   // Of a step.
   bool open_ = false, complete_ = false, in_pass_ = false, learned_ = false;
@@ -293,6 +296,7 @@ void ShardedModule::Impl::take_over() {
   }
   weights_->refresh();
   make_current();
+  note_versions();
   if (options_.level != Level::parameters) return;
   for (size_t u = 0; u < units_.size(); ++u) watch(weights_->memory(u).values.front(), u);
 }
@@ -357,6 +361,7 @@ void ShardedModule::Impl::arrived(size_t index, size_t leaf) {
 }
 
 void ShardedModule::Impl::begin_pass(const std::string& name) {
+  require_untouched();
   if (!open_) begin_step(1);
   if (complete_)
     throw_input(
@@ -479,8 +484,42 @@ void ShardedModule::Impl::step(torch::optim::Optimizer& optimizer) {
   update([&] { static_cast<void>(optimizer.step()); });
 }
 
+// The module's tensors still have our memory, and nobody else has written it: what another writes is read by other
+// ranks, once for each that writes, or is lost with the next update.
+void ShardedModule::Impl::require_untouched() const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const ForeignParameter& foreign = foreign_.parameters[i];
+    const at::Tensor& value = parameters_[i]->value();
+    for (size_t l = 0; l < foreign.leaves.size(); ++l) {
+      const at::Tensor& leaf = foreign.leaves[l];
+      const bool ours = leaf.is_alias_of(value) && leaf.scalar_type() == value.scalar_type() &&
+                        leaf.storage_offset() == value.storage_offset() && leaf.sizes() == foreign.sizes;
+      if (!ours)
+        throw_input(
+            "{} has other memory than it was given when the module was taken over (module->to(), torch::load and "
+            "set_data do that): what forward reads is no longer what is trained. Convert before, and load with "
+            "ShardedModule::load",
+            foreign.names[l < foreign.names.size() ? l : 0]);
+      if (leaf._version() != versions_[i][l])
+        throw_input(
+            "{} was written in place since the last update: ranks share its memory, or have copies of it. Change "
+            "weights in update() or with_whole_parameters()",
+            foreign.names[l < foreign.names.size() ? l : 0]);
+    }
+  }
+}
+
+void ShardedModule::Impl::note_versions() {
+  versions_.clear();
+  for (const ForeignParameter& foreign : foreign_.parameters) {
+    std::vector<uint32_t>& versions = versions_.emplace_back();
+    for (const at::Tensor& leaf : foreign.leaves) versions.push_back(static_cast<uint32_t>(leaf._version()));
+  }
+}
+
 void ShardedModule::Impl::update(const std::function<void()>& change) {
   require_gradients("an update");
+  require_untouched();
   for (const ForeignParameter& parameter : foreign_.parameters)
     for (const at::Tensor& leaf : parameter.leaves)
       if (leaf.requires_grad() != parameter.trainable)
@@ -503,6 +542,11 @@ void ShardedModule::Impl::publish() {
     if (parameter->trainable() && parameter->copy().defined()) at::Tensor(parameter->copy()).copy_(parameter->master());
   weights_->publish();
   make_current();
+  // Autograd then refuses a graph from before, whose activations belong to other weights.
+  for (const ForeignParameter& foreign : foreign_.parameters)
+    if (foreign.trainable)
+      for (const at::Tensor& leaf : foreign.leaves) leaf.unsafeGetTensorImpl()->bump_version();
+  note_versions();
 }
 
 // Weights that stay are waited for at once: nothing says when they are read.
@@ -606,7 +650,10 @@ void ShardedModule::Impl::give(const nn::Parameter& parameter, const at::Tensor&
 }
 
 void ShardedModule::Impl::give_back() {
+  const at::NoGradGuard no_grad;
+  const UnobservedScope unobserved;  // to look at a value is no use of it
   for (const auto& parameter : parameters_) give(*parameter, parameter->value());
+  note_versions();
 }
 
 void ShardedModule::Impl::with_whole_parameters(const std::function<void()>& body, bool keep) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -109,6 +110,13 @@ ForeignModule take_apart(const torch::nn::Module& module, const std::optional<Na
     }
     if (!is_weight(tensor.scalar_type()) || tensor.numel() == 0) {
       if (tensor.numel() > 0) result.constants.push_back(tensor);
+      continue;
+    }
+    if (tensor.requires_grad() && torch::autograd::impl::post_acc_grad_hooks(tensor) != nullptr) {
+      faults.push_back(
+          fmt::format("{} is trained by another ShardedModule, or has a hook on its gradient: a weight "
+                      "belongs to one",
+                      name));
       continue;
     }
     const size_t unit = unit_of(name, units);

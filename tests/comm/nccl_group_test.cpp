@@ -5,11 +5,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -115,6 +118,14 @@ TEST(NcclGroup, CallsOverlapAndEndInTheirOrder) {
 
 // ---- failures, with ranks as threads
 
+// Numbers that outlive the call: what was queued when it failed may still be written.
+std::vector<float>& kept(size_t count) {
+  static std::mutex mutex;
+  static std::deque<std::vector<float>> all;
+  const std::lock_guard lock(mutex);
+  return all.emplace_back(count);
+}
+
 Call sum_of(int64_t count, void* data) { return make_call(Kind::all_reduce, DType::f32, count, nullptr, data); }
 
 void expect_words(const Texts& errors, const Texts& words) {
@@ -126,14 +137,14 @@ void expect_words(const Texts& errors, const Texts& words) {
 TEST(NcclGroup, CallsThatDifferAreAnErrorOnEveryRankThatShowsBoth) {
   expect_words(run_nccl_ranks(2,
                               [](const std::shared_ptr<NcclGroup>& group) {
-                                std::vector<float> data(4096);
+                                std::vector<float>& data = kept(4096);
                                 group->run(sum_of(4, data.data()));
                                 group->run(sum_of(group->rank() == 0 ? 2000 : 3000, data.data()));
                               }),
                {"differs", "all_reduce(sum, F32 x 2000)", "all_reduce(sum, F32 x 3000)"});
   expect_words(run_nccl_ranks(2,
                               [](const std::shared_ptr<NcclGroup>& group) {
-                                std::vector<float> data(64);
+                                std::vector<float>& data = kept(64);
                                 group->run(group->rank() == 0
                                                ? sum_of(8, data.data())
                                                : make_call(Kind::barrier, DType::u8, 0, nullptr, nullptr));
@@ -142,7 +153,7 @@ TEST(NcclGroup, CallsThatDifferAreAnErrorOnEveryRankThatShowsBoth) {
   expect_words(run_nccl_ranks(
                    2,
                    [](const std::shared_ptr<NcclGroup>& group) {
-                     std::vector<float> data(6);
+                     std::vector<float>& data = kept(6);
                      Call call = sum_of(6, data.data());
                      call.shape = group->rank() == 0 ? std::vector<int64_t>{2, 3} : std::vector<int64_t>{3, 2};
                      group->run(std::move(call));
@@ -151,7 +162,7 @@ TEST(NcclGroup, CallsThatDifferAreAnErrorOnEveryRankThatShowsBoth) {
                {"call #1 on axis data differs", "other shapes"});
   expect_words(run_nccl_ranks(2,
                               [](const std::shared_ptr<NcclGroup>& group) {
-                                std::vector<float> data(8);
+                                std::vector<float>& data = kept(8);
                                 group->run(group->rank() == 0
                                                ? make_call(Kind::send, DType::f32, 5, data.data(), nullptr, 1)
                                                : make_call(Kind::recv, DType::f32, 6, nullptr, data.data(), 0));
@@ -160,7 +171,7 @@ TEST(NcclGroup, CallsThatDifferAreAnErrorOnEveryRankThatShowsBoth) {
                {"message #1 from rank 0 to rank 1 on axis data differs", "F32 x 5", "F32 x 6"});
   // The sender of too much need not be the one that expects less, so who sees it is told what the other gives.
   const auto errors = run_nccl_ranks(2, [](const std::shared_ptr<NcclGroup>& group) {
-    std::vector<float> in(16), out(16);
+    std::vector<float>&in = kept(16), &out = kept(16);
     Call call;
     call.kind = Kind::all_to_all;
     call.dtype = DType::f32;
@@ -182,12 +193,12 @@ TEST(NcclGroup, ADeadlineNamesTheLateRank) {
   const Texts errors = run_nccl_ranks(
       3,
       [](const std::shared_ptr<NcclGroup>& group) {
-        std::vector<float> data(4);
+        std::vector<float>& data = kept(4);
         group->run(sum_of(4, data.data()));
-        if (group->rank() == 1) std::this_thread::sleep_for(seconds(3));
+        if (group->rank() == 1) std::this_thread::sleep_for(seconds(9));
         group->run(sum_of(4, data.data()));
       },
-      milliseconds(1500));
+      seconds(4));
   for (const size_t r : {0, 2}) {
     EXPECT_THAT(errors[r], HasSubstr("all_reduce(sum, F32 x 4) #2 on axis data")) << r;
     EXPECT_THAT(errors[r], HasSubstr("Did not arrive: rank 1 (pid ")) << r;
@@ -201,7 +212,7 @@ TEST(NcclGroup, ARankThatDoesNotComeToAGroupIsNamed) {
   const Texts errors = run_nccl_ranks(
       2,
       [](const std::shared_ptr<NcclGroup>& group) {
-        if (group->rank() == 0) return std::this_thread::sleep_for(seconds(3));
+        if (group->rank() == 0) return std::this_thread::sleep_for(seconds(6));
         GroupOptions options;
         options.axis = "edge";
         options.members = {0, 1};
@@ -209,20 +220,26 @@ TEST(NcclGroup, ARankThatDoesNotComeToAGroupIsNamed) {
         options.timeout = group->timeout();
         group->subgroup(options);
       },
-      milliseconds(1500));
-  EXPECT_THAT(errors[1], HasSubstr("making the group of axis edge failed: its deadline of 1.5 s"));
+      seconds(4));
+  EXPECT_THAT(errors[1], HasSubstr("making the group of axis edge failed: its deadline of 4.0 s"));
   EXPECT_THAT(errors[1], HasSubstr("Did not arrive: rank 0 (pid "));
 }
 
 TEST(NcclGroup, AnAbortEndsThePeersWait) {
-  const Texts errors = run_nccl_ranks(2, [](const std::shared_ptr<NcclGroup>& group) {
-    std::vector<float> data(4);
-    if (group->rank() == 1) return group->abort("out of luck");
+  std::vector<float>& data = kept(4);
+  std::atomic<bool> posted = false;
+  const Texts errors = run_nccl_ranks(2, [&](const std::shared_ptr<NcclGroup>& group) {
+    if (group->rank() == 1) {
+      while (!posted) std::this_thread::sleep_for(milliseconds(1));
+      return group->abort("out of luck");
+    }
+    const std::shared_ptr<Operation> operation = group->post(sum_of(4, data.data()));
+    posted = true;
     const auto start = Clock::now();
     try {
-      group->run(sum_of(4, data.data()));
+      group->wait(*operation);
     } catch (const WorkerError& error) {
-      EXPECT_LT(Clock::now() - start, seconds(2));
+      EXPECT_LT(Clock::now() - start, seconds(20));
       EXPECT_THROW(group->run(sum_of(4, data.data())), WorkerError) << "and every later call";
       throw;
     }
@@ -237,7 +254,7 @@ TEST(NcclGroup, AnAbortEndsThePeersWait) {
 TEST(NcclGroup, AnErrorThatComesLaterIsTold) {
   ::setenv("TRIREME_STAND_IN_FAULT", "1,4", 1);
   const Texts errors = run_nccl_ranks(2, [](const std::shared_ptr<NcclGroup>& group) {
-    std::vector<float> data(4);
+    std::vector<float>& data = kept(4);
     for (int i = 0; i < 10; ++i) group->run(sum_of(4, data.data()));
   });
   ::unsetenv("TRIREME_STAND_IN_FAULT");
@@ -356,15 +373,15 @@ TEST(NcclGroup, ARankThatDiesIsNamed) {
     EXPECT_THAT(line, HasSubstr(fmt::format("rank 1 (pid {} on ", pid))) << r;
     EXPECT_THAT(line, HasSubstr("died")) << r;
   }
-  EXPECT_LT(Clock::now() - start, seconds(5));
+  EXPECT_LT(Clock::now() - start, seconds(20));
 }
 
 TEST(NcclGroup, ARankThatIsStoppedIsNamedAtTheDeadline) {
   const Folder folder;
-  const std::vector<Rank> ranks = start(2, folder.path(), milliseconds(2000));
+  const std::vector<Rank> ranks = start(2, folder.path(), milliseconds(5000));
   ranks[1].signal(SIGSTOP);
   const std::string line = ranks[0].line(seconds(20));
-  EXPECT_THAT(line, HasSubstr("its deadline of 2.0 s is over"));
+  EXPECT_THAT(line, HasSubstr("its deadline of 5.0 s is over"));
   EXPECT_THAT(line, HasSubstr(fmt::format("rank 1 (pid {} on ", ranks[1].pid())));
   EXPECT_THAT(line, HasSubstr("it is stopped (by a signal or a debugger)"));
 }

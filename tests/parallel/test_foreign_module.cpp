@@ -545,7 +545,8 @@ void run_rules(Worker& worker) {
     const ShardedModule sharded(other.ptr(), shards, alone, {});
   });
   // Last, since it is the end of the communicator.
-  worker.check_refused("gave different memory", [&] { crosswise(Level::parameters); });
+  // One gathers the unit whose gradients another exchanges.
+  worker.check_refused("on axis shard differs", [&] { crosswise(Level::parameters); });
   worker.lost = true;
 }
 
@@ -734,6 +735,64 @@ TEST(ForeignModule, GradientsThatCannotBeExchangedAreRefused) {
 }
 
 // A backward pass inside another, as recomputation makes: within one unit it is right, later it is refused.
+// What forward reads is then no longer what is trained, or each rank that shares the memory writes once more.
+TEST(ForeignModule, WeightsThatOthersHaveWrittenAreRefused) {
+  using testing::HasSubstr;
+  Alone alone;
+  for (const Level level : kLevels) {
+    const auto text_of = [&](const std::function<void(torch::nn::Sequential&)>& change) {
+      torch::nn::Sequential net(torch::nn::Linear(3, 3), torch::nn::Linear(3, 3));
+      const auto sharded = alone.wrap(net.ptr(), level);
+      torch::optim::SGD optimizer(sharded->parameters(), 0.1);
+      const auto backward = [&] { net->forward(torch::ones({2, 3})).square().sum().backward(); };
+      backward();
+      sharded->step(optimizer);
+      return refusal([&] {
+        change(net);
+        net->forward(torch::ones({2, 3}).to(net->parameters()[0].scalar_type())).square().sum().backward();
+        sharded->step(optimizer);
+      });
+    };
+    EXPECT_EQ(text_of([](torch::nn::Sequential&) {}), "not refused");
+    if (level != Level::parameters) {  // there it is the operation itself that is refused
+      EXPECT_THAT(text_of([](torch::nn::Sequential& net) {
+                    const torch::NoGradGuard no_grad;
+                    net->parameters()[2].mul_(0.5);
+                  }),
+                  HasSubstr("1.weight was written in place"));
+    }
+    EXPECT_THAT(text_of([](torch::nn::Sequential& net) { net->to(torch::kDouble); }), HasSubstr("has other memory"));
+  }
+}
+
+TEST(ForeignModule, AGraphFromBeforeAnUpdateIsRefused) {
+  Alone alone;
+  for (const Level level : kLevels) {
+    torch::nn::Sequential net(torch::nn::Linear(3, 3), torch::nn::Linear(3, 3));
+    const auto sharded = alone.wrap(net.ptr(), level);
+    torch::optim::SGD optimizer(sharded->parameters(), 0.1);
+    const auto loss = [&] { return net->forward(torch::ones({2, 3}).requires_grad_()).square().sum(); };
+    const Tensor before = loss();
+    loss().backward();
+    sharded->step(optimizer);
+    try {
+      before.backward();
+      ADD_FAILURE() << "activations of other weights";
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("modified by an inplace operation"));
+    }
+  }
+}
+
+TEST(ForeignModule, AWeightBelongsToOneWrapper) {
+  Alone alone;
+  const auto shared = std::make_shared<torch::nn::LinearImpl>(3, 3);
+  torch::nn::Sequential one(shared), two(shared, torch::nn::Linear(3, 3));
+  const auto sharded = alone.wrap(one.ptr(), Level::none);
+  EXPECT_THAT(refusal([&] { static_cast<void>(alone.wrap(two.ptr(), Level::none)); }),
+              testing::HasSubstr("0.weight is trained by another ShardedModule"));
+}
+
 struct Again : torch::autograd::Function<Again> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
                         std::function<Tensor(Tensor)> what) {
