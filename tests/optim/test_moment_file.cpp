@@ -107,8 +107,8 @@ TEST(MomentFile, FindsWhatWasLoaded) {
   for (Adamw* each : {&memory, &disk}) {
     at::manual_seed(8);
     for (const Moments& moments : each->moments()) {
-      moments.exp_avg.normal_();
-      moments.exp_avg_sq.uniform_(0.1, 1);
+      moments.exp_avg.copy_(at::randn_like(moments.exp_avg));
+      moments.exp_avg_sq.copy_(at::rand_like(moments.exp_avg_sq) + 0.1);
     }
   }
   memory.step(1e-2, 1);
