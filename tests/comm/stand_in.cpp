@@ -30,6 +30,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -306,11 +307,33 @@ void error_text(int code, char* text, int capacity) {
                                         : "unhandled system error");
 }
 int use_device(int) { return nccl_done; }
+// As a driver, it knows what it has given out: after a failure that is left to the end of the process.
+struct GivenOut {
+  std::mutex mutex;
+  std::unordered_set<void*> all;
+};
+GivenOut& given_out() {
+  static auto* const all = new GivenOut;  // threads outlive static objects
+  return *all;
+}
+void* give(void* what) {
+  const std::lock_guard lock(given_out().mutex);
+  given_out().all.insert(what);
+  return what;
+}
+void take_back(void* what) {
+  const std::lock_guard lock(given_out().mutex);
+  given_out().all.erase(what);
+}
+
 int make_event(void** event) {
-  *event = new Event;
+  *event = give(new Event);
   return nccl_done;
 }
-void free_event(void* event) { delete static_cast<Event*>(event); }
+void free_event(void* event) {
+  take_back(event);
+  delete static_cast<Event*>(event);
+}
 int record(void* event, void* stream) {
   auto* e = static_cast<Event*>(event);
   const uint64_t number = ++e->recorded;
@@ -337,10 +360,13 @@ int copy(void* to, const void* from, int64_t bytes, void* stream) {
   return nccl_done;
 }
 int make_pinned(void** memory, int64_t bytes) {
-  *memory = std::malloc(static_cast<size_t>(bytes));
+  *memory = give(std::malloc(static_cast<size_t>(bytes)));
   return *memory != nullptr ? nccl_done : 1;
 }
-void free_pinned(void* memory) { std::free(memory); }
+void free_pinned(void* memory) {
+  take_back(memory);
+  std::free(memory);
+}
 int make_stream(void** stream) {
   *stream = new Stream;
   return nccl_done;
