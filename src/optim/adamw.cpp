@@ -38,11 +38,11 @@ void Adamw::update(std::span<nn::Parameter* const> parameters) {
   const at::NoGradGuard no_grad;
   if (!file_) {
     for (const nn::Parameter* parameter : parameters)
-      update_elements(*parameter, 0, parameter->held_elements(), moments_[index_.at(parameter)]);
+      update_elements(*parameter, 0, parameter->held_elements(), moments_[index_of(parameter)]);
     return;
   }
   std::vector<size_t> indices;
-  for (const nn::Parameter* parameter : parameters) indices.push_back(index_.at(parameter));
+  for (const nn::Parameter* parameter : parameters) indices.push_back(index_of(parameter));
   file_->update(indices, [&](const MomentFile::Piece& piece, const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq) {
     update_elements(*parameters_[piece.index], piece.first, piece.count, {exp_avg, exp_avg_sq});
   });

@@ -32,6 +32,8 @@ class Adamw {
   void set_updates(int64_t updates) { updates_ = updates; }
 
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
+  /// In parameters().
+  size_t index_of(const nn::Parameter* parameter) const { return index_.at(parameter); }
   /// Of each of parameters(); between updates.
   const std::vector<Moments>& moments() const { return file_ ? file_->moments() : moments_; }
   /// Moments that are kept on disk leave memory again, after moments() was read or written.

@@ -17,16 +17,6 @@ namespace {
 
 constexpr int64_t kBlock = 4096;  // what direct reads and writes, and their memory, are multiples of
 
-// Past the page cache where the file system can.
-FileDescriptor open_nameless(const std::filesystem::path& folder, bool& direct) {
-  direct = true;
-  FileDescriptor file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_DIRECT, 0600));
-  if (file) return file;
-  file = trireme::open_nameless(folder, "make a file for moments in");
-  direct = ::fcntl(file.get(), F_SETFL, O_DIRECT) == 0;
-  return file;
-}
-
 // At an address that direct reads and writes take.
 at::Tensor aligned(int64_t bytes, at::ScalarType dtype) {
   const at::Tensor memory = at::empty({bytes + kBlock}, at::kByte);
@@ -78,7 +68,8 @@ int64_t MomentFile::padded(int64_t elements) const {
 void MomentFile::open(const std::filesystem::path& folder) {
   make_directories(folder);
   bytes_ = std::max(bytes_, kBlock);
-  file_ = open_nameless(folder, direct_);
+  file_ = open_nameless(folder, "make a file for moments in");
+  direct_ = ::fcntl(file_.get(), F_SETFL, O_DIRECT) == 0;  // past the page cache where the file system can
   // All of it now: a disk that is too small is better told before the first step.
   const int error = ::posix_fallocate(file_.get(), 0, bytes_);
   if (error == EOPNOTSUPP || error == EINVAL) {

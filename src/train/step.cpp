@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "base/profile.h"
@@ -109,9 +108,7 @@ Losses sum_over_micro_batches(const Session& s, const std::vector<Losses>& mine)
 class UpdateInBackward {
  public:
   UpdateInBackward(Session& session, double learning_rate) : session_(session) {
-    const std::vector<nn::Parameter*>& parameters = session.optimizer->parameters();
-    for (size_t i = 0; i < parameters.size(); ++i) index_[parameters[i]] = i;
-    squares_.resize(parameters.size());
+    squares_.resize(session.optimizer->parameters().size());
     session.optimizer->begin_step(learning_rate, 1);
   }
 
@@ -119,7 +116,8 @@ class UpdateInBackward {
     const memory::PurposeScope purpose(memory::Purpose::workspace);
     bool finite = true;
     for (const nn::Parameter* parameter : parameters) {
-      const double square = squares_[index_.at(parameter)] = ops::sum_of_squares(parameter->gradient());
+      const double square = squares_[session_.optimizer->index_of(parameter)] =
+          ops::sum_of_squares(parameter->gradient());
       finite = finite && std::isfinite(square);
     }
     if (finite) session_.optimizer->update(parameters);
@@ -132,7 +130,6 @@ class UpdateInBackward {
 
  private:
   Session& session_;
-  std::unordered_map<const nn::Parameter*, size_t> index_;
   std::vector<double> squares_;
 };
 

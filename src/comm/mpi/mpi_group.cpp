@@ -321,28 +321,9 @@ std::vector<int64_t> MpiGroup::missing_ranks(const MpiOperation& operation) cons
   return missing;
 }
 
-// `rank 1 (pid 4242 on host): it is stopped; rank 2 ...: it is alive, but late`
 std::string MpiGroup::late_in_words(const MpiOperation& operation) const {
-  std::string who;
-  for (const int64_t member : missing_ranks(operation)) {
-    if (!who.empty()) who += "; ";
-    who += world_->whereabouts(member);
-    switch (world_->state_of_rank(member)) {
-      case ProcessState::stopped:
-        who += ": it is stopped (by a signal or a debugger)";
-        break;
-      case ProcessState::alive:
-        who += ": it is alive, but late";
-        break;
-      case ProcessState::dead:
-        who += ": it died";
-        break;
-      case ProcessState::unknown:
-        who += ": on another machine, it has not said that it waits";
-        break;
-    }
-  }
-  return who.empty() ? "nobody: all ranks have come, and the exchange between them does not end" : who;
+  return world_->late_in_words(missing_ranks(operation),
+                               "nobody: all ranks have come, and the exchange between them does not end");
 }
 
 void MpiGroup::look_at_peers(const MpiOperation& operation, Nanoseconds elapsed, Nanoseconds deadline) {

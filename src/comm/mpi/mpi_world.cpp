@@ -4,17 +4,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/host.h"
 #include "base/log.h"
+#include "comm/plugin_place.h"
 
 namespace trireme::comm {
 namespace {
@@ -34,48 +32,29 @@ struct Place {
   uint64_t sequence = 0;
 };
 
-struct Introduction {
-  ProcessId process;
-  uint64_t machine = 0;
-  char host[96] = {};
-};
-
-// Where the plug-in may lie: beside the program, above its tests, or where it is installed.
-std::vector<std::filesystem::path> candidates() {
-  if (const char* given = std::getenv("TRIREME_MPI_PLUGIN"); given != nullptr && *given != '\0') return {given};
-  std::error_code ignored;
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-  return {folder / mpi_plugin_file, folder.parent_path() / mpi_plugin_file,
-          folder.parent_path() / "lib" / "trireme" / mpi_plugin_file};
-}
-
 const MpiTable& load() {
   static const MpiTable* loaded = nullptr;
   if (loaded != nullptr) return *loaded;
-  const auto places = candidates();
-  const auto found = std::find_if(places.begin(), places.end(), [](const auto& path) {
-    std::error_code ignored;
-    return std::filesystem::exists(path, ignored);
-  });
-  if (found == places.end()) {
+  const PluginPlace place = find_plugin("TRIREME_MPI_PLUGIN", mpi_plugin_file);
+  if (!place.exists) {
     throw_input(
         "comm.backend = mpi needs the plug-in {}, which is not at {}: it is built where CMake finds MPI. Install the "
         "Debian packages libopenmpi-dev and openmpi-bin (or libmpich-dev and mpich) and build again (make build); on "
         "one machine comm.backend = shm needs nothing",
-        mpi_plugin_file, places.front().string());
+        mpi_plugin_file, place.path.string());
   }
   // Open MPI loads parts of its own, which look for its symbols among those of the whole process.
-  void* library = ::dlopen(found->c_str(), RTLD_NOW | RTLD_GLOBAL);
+  void* library = ::dlopen(place.path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
     throw_input(
         "comm.backend = mpi: the plug-in {} cannot be loaded: {}. Where the MPI library has moved, build again (make "
         "build)",
-        found->string(), ::dlerror());
+        place.path.string(), ::dlerror());
   }
   const auto table = reinterpret_cast<const MpiTable* (*)()>(::dlsym(library, mpi_table_symbol));
   if (table == nullptr || table()->version != MpiTable::current_version) {
     throw_input("comm.backend = mpi: {} is not the plug-in of this build of Trireme: build again (make build)",
-                found->string());
+                place.path.string());
   }
   loaded = table();
   return *loaded;
@@ -108,7 +87,8 @@ std::shared_ptr<MpiWorld> MpiWorld::open(int64_t rank, int64_t size, millisecond
   return world;
 }
 
-MpiWorld::MpiWorld(const MpiTable& mpi, int64_t rank, int64_t size) : mpi_(mpi), rank_(rank), size_(size) {
+MpiWorld::MpiWorld(const MpiTable& mpi, int64_t rank, int64_t size)
+    : Roster(rank), mpi_(mpi), rank_(rank), size_(size) {
   std::array<char, 256> text{};
   require(mpi_.library(text.data(), static_cast<int>(text.size())), "MPI_Get_library_version");
   library_ = text.data();
@@ -136,10 +116,7 @@ std::string MpiWorld::in_words(int code) const {
 void MpiWorld::introduce(milliseconds deadline) {
   const auto n = static_cast<size_t>(size_);
   std::vector<Introduction> all(n);
-  Introduction& mine = all[own()];
-  mine.process = this_process();
-  mine.machine = this_machine();
-  std::strncpy(mine.host, host_name().c_str(), sizeof mine.host - 1);
+  const Introduction& mine = all[static_cast<size_t>(rank_)] = introduce_this_process();
   std::vector<int> counts(n, static_cast<int>(sizeof mine)), starts(n);
   for (size_t r = 0; r < n; ++r) starts[r] = static_cast<int>(r * sizeof mine);
   MpiRequest request;
@@ -154,11 +131,7 @@ void MpiWorld::introduce(milliseconds deadline) {
     }
     if (done == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-  for (const Introduction& other : all) {
-    hosts_.emplace_back(other.host);
-    machines_.push_back(other.machine);
-    processes_.push_back(other.process);
-  }
+  for (const Introduction& other : all) add(other);
 }
 
 void MpiWorld::post(int64_t to, int tag, std::string_view bytes) {
@@ -295,25 +268,6 @@ void MpiWorld::meet(uint64_t group, const std::vector<int64_t>& members, std::st
     if (rank_ == first) post(r, tag_meeting, bytes_of(place));
     if (rank_ == first || r == first) --met_[group][r];
   }
-}
-
-bool MpiWorld::on_one_machine() const {
-  return std::all_of(machines_.begin(), machines_.end(), [&](uint64_t machine) { return machine == machines_[0]; });
-}
-
-ProcessState MpiWorld::state_of_rank(int64_t rank) const {
-  return on_this_machine(rank) ? state_of(processes_[static_cast<size_t>(rank)]) : ProcessState::unknown;
-}
-
-std::string MpiWorld::whereabouts(int64_t rank) const {
-  return fmt::format("rank {} (pid {} on {})", rank, processes_[static_cast<size_t>(rank)].pid, host(rank));
-}
-
-int64_t MpiWorld::first_dead() const {
-  for (int64_t r = 0; r < size_; ++r) {
-    if (r != rank_ && state_of_rank(r) == ProcessState::dead) return r;
-  }
-  return -1;
 }
 
 }  // namespace trireme::comm

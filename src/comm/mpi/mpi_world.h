@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "comm/mpi/table.h"
-#include "comm/process_state.h"
+#include "comm/roster.h"
 
 namespace trireme::comm {
 
-class MpiWorld {
+class MpiWorld : public Roster {
  public:
   /// Loads the plug-in and starts MPI, once in a process. Collective: all ranks call it. `rank` and `size` are what the
   /// launcher's variables say; MPI must say the same.
@@ -61,20 +61,11 @@ class MpiWorld {
   void meet(uint64_t group, const std::vector<int64_t>& members, std::string_view axis,
             std::chrono::milliseconds deadline);
 
-  const std::string& host(int64_t rank) const { return hosts_[static_cast<size_t>(rank)]; }
-  bool on_this_machine(int64_t rank) const { return machines_[static_cast<size_t>(rank)] == machines_[own()]; }
-  bool on_one_machine() const;
-  ProcessState state_of_rank(int64_t rank) const;
-  /// `rank 1 (pid 4242 on host)`
-  std::string whereabouts(int64_t rank) const;
-  /// The first rank whose process is known to be dead; -1: none.
-  int64_t first_dead() const;
   /// How many groups of that name there were before.
   int64_t next_instance(const std::string& name) { return instances_[name]++; }
 
  private:
   MpiWorld(const MpiTable& mpi, int64_t rank, int64_t size);
-  size_t own() const { return static_cast<size_t>(rank_); }
   void introduce(std::chrono::milliseconds deadline);
   void post(int64_t to, int tag, std::string_view bytes);
   void flush();
@@ -86,9 +77,6 @@ class MpiWorld {
   int64_t size_ = 1;
   MpiComm control_;
   std::string library_;
-  std::vector<std::string> hosts_;
-  std::vector<uint64_t> machines_;
-  std::vector<ProcessId> processes_;
 
   struct Sent {
     std::string bytes;

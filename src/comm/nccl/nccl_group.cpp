@@ -378,28 +378,9 @@ std::vector<int64_t> NcclGroup::missing_ranks(const Channel& channel) {
   return missing;
 }
 
-// `rank 1 (pid 4242 on host): it is stopped; rank 2 ...: it is alive, but late`
 std::string NcclGroup::late_in_words(const Channel& channel) {
-  std::string who;
-  for (const int64_t member : missing_ranks(channel)) {
-    if (!who.empty()) who += "; ";
-    who += world_->whereabouts(member);
-    switch (world_->state_of_rank(member)) {
-      case ProcessState::stopped:
-        who += ": it is stopped (by a signal or a debugger)";
-        break;
-      case ProcessState::alive:
-        who += ": it is alive, but late";
-        break;
-      case ProcessState::dead:
-        who += ": it died";
-        break;
-      case ProcessState::unknown:
-        who += ": on another machine, it has not said that it waits";
-        break;
-    }
-  }
-  return who.empty() ? "nobody: all ranks have come, and what is on the devices' streams does not end" : who;
+  return world_->late_in_words(missing_ranks(channel),
+                               "nobody: all ranks have come, and what is on the devices' streams does not end");
 }
 
 void NcclGroup::look_at_peers(Channel& channel, const std::string& what, Nanoseconds elapsed, Nanoseconds deadline) {

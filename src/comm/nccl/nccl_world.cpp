@@ -5,18 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/host.h"
 #include "base/log.h"
+#include "comm/plugin_place.h"
 
 namespace trireme::comm {
 namespace {
@@ -27,52 +25,32 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t look_nanoseconds = 100'000'000;
 constexpr const char* failure_key = "failure";
 
-// Of a rank, on the board.
-struct Introduction {
-  ProcessId process;
-  uint64_t machine = 0;
-  char host[96] = {};
-};
-
-// Beside the program, above its tests, or where it is installed.
-std::vector<std::filesystem::path> candidates() {
-  if (const char* given = std::getenv("TRIREME_NCCL_PLUGIN"); given != nullptr && *given != '\0') return {given};
-  std::error_code ignored;
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-  return {folder / nccl_plugin_file, folder.parent_path() / nccl_plugin_file,
-          folder.parent_path() / "lib" / "trireme" / nccl_plugin_file};
-}
-
 }  // namespace
 
 const NcclTable& load_nccl() {
   static const NcclTable* loaded = nullptr;
   if (loaded != nullptr) return *loaded;
-  const auto places = candidates();
-  const auto found = std::find_if(places.begin(), places.end(), [](const auto& path) {
-    std::error_code ignored;
-    return std::filesystem::exists(path, ignored);
-  });
-  if (found == places.end()) {
+  const PluginPlace place = find_plugin("TRIREME_NCCL_PLUGIN", nccl_plugin_file);
+  if (!place.exists) {
     throw_input(
         "comm.backend = nccl needs the plug-in {}, which is not at {}: tools/build-nccl.sh builds it, and it works "
         "with "
         "a program that was built with a CUDA build of torch; without a GPU comm.backend = shm works on one machine, "
         "mpi on several",
-        nccl_plugin_file, places.front().string());
+        nccl_plugin_file, place.path.string());
   }
-  void* library = ::dlopen(found->c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* library = ::dlopen(place.path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     throw_input(
         "comm.backend = nccl: the plug-in {} cannot be loaded: {}. Where NCCL or the CUDA runtime has moved, build it "
         "again (tools/build-nccl.sh)",
-        found->string(), ::dlerror());
+        place.path.string(), ::dlerror());
   }
   const auto table = reinterpret_cast<const NcclTable* (*)()>(::dlsym(library, nccl_table_symbol));
   if (table == nullptr || table()->version != NcclTable::current_version) {
     throw_input(
         "comm.backend = nccl: {} is not the plug-in of this build of Trireme: build it again (tools/build-nccl.sh)",
-        found->string());
+        place.path.string());
   }
   loaded = table();
   return *loaded;
@@ -93,7 +71,7 @@ const NcclTable& load_nccl_for(bool on_gpus) {
 
 NcclWorld::NcclWorld(const NcclTable& nccl, std::shared_ptr<Device> device, std::shared_ptr<Board> board, int64_t rank,
                      int64_t size, milliseconds deadline)
-    : nccl_(nccl), device_(std::move(device)), board_(std::move(board)), rank_(rank), size_(size) {
+    : Roster(rank), nccl_(nccl), device_(std::move(device)), board_(std::move(board)), rank_(rank), size_(size) {
   std::array<char, 256> text{};
   require(nccl_.library(text.data(), static_cast<int>(text.size())), "its version");
   library_ = text.data();
@@ -120,10 +98,7 @@ void NcclWorld::require(int code, std::string_view what) const {
 
 // Who runs where, so that a rank that is late can be told from one that is dead.
 void NcclWorld::introduce(milliseconds deadline) {
-  Introduction mine;
-  mine.process = this_process();
-  mine.machine = this_machine();
-  std::strncpy(mine.host, host_name().c_str(), sizeof mine.host - 1);
+  const Introduction mine = introduce_this_process();
   post(fmt::format("who/{}", rank_), std::string(reinterpret_cast<const char*>(&mine), sizeof mine));
   const auto end = Clock::now() + deadline;
   for (int64_t r = 0; r < size_; ++r) {
@@ -137,9 +112,7 @@ void NcclWorld::introduce(milliseconds deadline) {
     TRIREME_CHECK(bytes->size() == sizeof(Introduction), "{} bytes", bytes->size());
     Introduction theirs;
     std::memcpy(&theirs, bytes->data(), sizeof theirs);
-    hosts_.emplace_back(theirs.host);
-    machines_.push_back(theirs.machine);
-    processes_.push_back(theirs.process);
+    add(theirs);
   }
 }
 
@@ -194,23 +167,6 @@ bool NcclWorld::fail(const std::string& text) noexcept {
     log::warning("the other ranks could not be told of the failure: {}", error.what());
   }
   return true;
-}
-
-ProcessState NcclWorld::state_of_rank(int64_t rank) const {
-  const auto index = static_cast<size_t>(rank);
-  if (index >= machines_.size() || machines_[index] != machines_[own()]) return ProcessState::unknown;
-  return state_of(processes_[index]);
-}
-
-std::string NcclWorld::whereabouts(int64_t rank) const {
-  return fmt::format("rank {} (pid {} on {})", rank, processes_[static_cast<size_t>(rank)].pid, host(rank));
-}
-
-int64_t NcclWorld::first_dead() const {
-  for (int64_t r = 0; r < static_cast<int64_t>(machines_.size()); ++r) {
-    if (r != rank_ && state_of_rank(r) == ProcessState::dead) return r;
-  }
-  return -1;
 }
 
 void* NcclWorld::take_event() {

@@ -20,7 +20,7 @@
 
 #include "comm/nccl/device.h"
 #include "comm/nccl/table.h"
-#include "comm/process_state.h"
+#include "comm/roster.h"
 
 namespace trireme::comm {
 
@@ -39,7 +39,7 @@ const NcclTable& load_nccl();
 /// The same for tensors that lie on GPUs or not; InputError where the plug-in moves the others.
 const NcclTable& load_nccl_for(bool on_gpus);
 
-class NcclWorld {
+class NcclWorld : public Roster {
  public:
   /// Collective: the ranks introduce themselves. `nccl` lives as long as the process.
   NcclWorld(const NcclTable& nccl, std::shared_ptr<Device> device, std::shared_ptr<Board> board, int64_t rank,
@@ -69,12 +69,6 @@ class NcclWorld {
   /// Tells every other rank; the first text stays. Returns whether this was it. Never throws.
   bool fail(const std::string& text) noexcept;
 
-  const std::string& host(int64_t rank) const { return hosts_[static_cast<size_t>(rank)]; }
-  ProcessState state_of_rank(int64_t rank) const;
-  /// `rank 1 (pid 4242 on host)`
-  std::string whereabouts(int64_t rank) const;
-  /// The first rank whose process is known to be dead; -1: none.
-  int64_t first_dead() const;
   /// How many groups of that name there were before.
   int64_t next_instance(const std::string& name) { return instances_[name]++; }
 
@@ -89,7 +83,6 @@ class NcclWorld {
   void give_pinned(Pinned memory);
 
  private:
-  size_t own() const { return static_cast<size_t>(rank_); }
   void introduce(std::chrono::milliseconds deadline);
   [[noreturn]] void lost_board(const std::string& why);
 
@@ -99,9 +92,6 @@ class NcclWorld {
   int64_t rank_ = 0;
   int64_t size_ = 1;
   std::string library_;
-  std::vector<std::string> hosts_;
-  std::vector<uint64_t> machines_;
-  std::vector<ProcessId> processes_;
 
   bool failed_ = false;
   bool board_is_lost_ = false;

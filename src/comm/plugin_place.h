@@ -1,0 +1,17 @@
+// Where the plug-in of a backend lies.
+#pragma once
+
+#include <filesystem>
+
+namespace trireme::comm {
+
+struct PluginPlace {
+  std::filesystem::path path;  ///< where it is, or was looked for first
+  bool exists = false;
+};
+
+/// A file that environment `variable` names; otherwise `file` beside the program, above its tests, or where it is
+/// installed.
+PluginPlace find_plugin(const char* variable, const char* file);
+
+}  // namespace trireme::comm
