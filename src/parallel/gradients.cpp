@@ -24,6 +24,9 @@ constexpr size_t kMostWaiting = 16;
 Gradients::Gradients(std::span<const Unit> units, comm::Communicator& shards, comm::Communicator& replicas,
                      at::Device device, const GradientOptions& options)
     : shards_(shards), replicas_(replicas), at_once_(options.at_once), tree_(options.tree) {
+  TRIREME_CHECK(!options.quantized || !tree_, "a sum in a tree of contributions that are rounded");
+  if (options.quantized)
+    quantized_ = std::make_unique<QuantizedGradients>(units, shards, replicas, device, *options.quantized);
   const auto purpose = memory::Purpose::gradients;
   // Either axis may be the one that reads this memory, and an arena serves both.
   comm::Communicator& ranks = shards.size() > 1 ? shards : replicas;
@@ -31,6 +34,7 @@ Gradients::Gradients(std::span<const Unit> units, comm::Communicator& shards, co
     const at::ScalarType dtype = ops::compute_type(unit.parameters.front()->dtype());
     State& state = states_.emplace_back();
     state.unit = &unit;
+    state.index = states_.size() - 1;
     if (at_once_) {
       state.sums =
           SharedTensor(ranks, "gradients/" + unit.name, unit.held, dtype, device, purpose, comm::Sharing::each);
@@ -110,7 +114,9 @@ void Gradients::exchange(State& state) {
   comm::Reduction how = state.first || tree_ ? comm::Reduction() : comm::Reduction::accumulating();
   how.tree = tree_;
   count_reduced(state);
-  if (at_once_ || shards_.size() > 1)
+  if (quantized_ != nullptr)
+    quantized_->reduce(state.index, state.received, state.shards, how.accumulate);
+  else if (at_once_ || shards_.size() > 1)
     state.reduce = shards_.reduce_scatter_v_async(state.shards, state.received, state.unit->rank_rows, how);
   state.uncounted = tree_ && at_once_;
   if (at_once_) {
@@ -136,6 +142,18 @@ void Gradients::count(State& state, const at::Tensor& sum) {
   state.waiting[level].copy_(total);
 }
 
+// Nothing of the unit is under way between the ranks that divide it.
+bool Gradients::reduced(State& state) {
+  return quantized_ != nullptr ? quantized_->reduced(state.index) : state.reduce.done();
+}
+
+void Gradients::finish_reduce(State& state) {
+  if (quantized_ != nullptr)
+    quantized_->finish_reduce(state.index);
+  else
+    wait(state.reduce);
+}
+
 // A shard that has been reduced and not counted: before its memory is used again, and before it goes to the replicas.
 void Gradients::count_reduced(State& state) {
   if (!std::exchange(state.uncounted, false)) return;
@@ -148,13 +166,15 @@ void Gradients::count_reduced(State& state) {
 void Gradients::sum_over_replicas(size_t most_waiting) {
   while (!reducing_.empty()) {
     State& state = *reducing_.front();
-    if (reducing_.size() <= most_waiting && !state.reduce.done()) return;
-    wait(state.reduce);
+    if (reducing_.size() <= most_waiting && !reduced(state)) return;
+    finish_reduce(state);
     count_reduced(state);
     comm::Reduction how;
     how.tree = tree_;
     // Whole buffers in one piece: gaps between the parameters are zeros.
-    if (at_once_)
+    if (quantized_ != nullptr && replicas_.size() > 1)
+      quantized_->replicate(state.index, state.shards);
+    else if (at_once_)
       state.replicate = replicas_.all_reduce_async(state.sums.tensor(), how);
     else if (shards_.size() == 1)
       state.replicate = replicas_.all_reduce_async(state.whole.tensor(), how);
@@ -177,6 +197,7 @@ void Gradients::finish() {
                     parameter->name(), parameter->arrived(), parameter->expected());
   }
   sum_over_replicas(0);
+  if (quantized_ != nullptr) quantized_->finish_replicas();
   // In about the order in which they were posted: the last units of the model first.
   for (auto state = states_.rbegin(); state != states_.rend(); ++state) wait(state->replicate);
 }

@@ -12,18 +12,22 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "parallel/quantized_gradients.h"
 #include "parallel/unit.h"
 
 namespace trireme::parallel {
 
 struct GradientOptions {
-  bool at_once = false;  ///< the second way
-  bool tree = false;     ///< micro-batches and ranks are powers of two then
+  bool at_once = false;                                 ///< the second way
+  bool tree = false;                                    ///< micro-batches and ranks are powers of two then
+  std::optional<QuantizedGradientOptions> quantized{};  ///< how contributions travel; not in a tree
 };
 
 class Gradients {
@@ -44,7 +48,9 @@ class Gradients {
   void finish();
 
   /// Seconds that compute has waited here for other ranks since the last call.
-  double take_waited_seconds() { return std::exchange(waited_seconds_, 0.0); }
+  double take_waited_seconds() {
+    return std::exchange(waited_seconds_, 0.0) + (quantized_ == nullptr ? 0 : quantized_->take_waited_seconds());
+  }
 
  private:
   struct Buffer {
@@ -53,6 +59,7 @@ class Gradients {
   };
   struct State {
     const Unit* unit = nullptr;
+    size_t index = 0;
     SharedTensor whole;  // kept
     SharedTensor sums;   // reduced at once
     std::vector<at::Tensor> received, shards;
@@ -71,6 +78,8 @@ class Gradients {
   void expect(State& state);
   void on_complete(State& state);
   void exchange(State& state);
+  bool reduced(State& state);
+  void finish_reduce(State& state);
   void count(State& state, const at::Tensor& sum);
   void count_reduced(State& state);
   void sum_over_replicas(size_t most_waiting);
@@ -83,6 +92,7 @@ class Gradients {
   int64_t micro_batches_ = 1;
   std::vector<Buffer> buffers_;
   std::deque<State> states_;
+  std::unique_ptr<QuantizedGradients> quantized_;
   std::deque<State*> reducing_;  // in the order in which their last exchanges were posted
 };
 
