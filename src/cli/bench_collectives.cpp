@@ -75,7 +75,9 @@ ExitCode work(const Options& options, const comm::LaunchEnvironment& environment
     at::set_num_threads(context.threads);
     config::CommConfig settings;
     settings.timeout_s = 60;
-    const auto world = train::connect_world(context, settings, {}, {.shard_size = 1}, config::Device::cpu);
+    config::ParallelConfig alone;
+    alone.shard_size = 1;
+    const auto world = train::connect_world(context, settings, {}, alone, config::Device::cpu);
     comm::BenchOptions bench = options.bench;
     bench.in_arena = !options.staged;
     bench.dtype = dtypes().at(options.dtype);

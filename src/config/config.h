@@ -24,6 +24,7 @@ enum class Offload { none, host, disk };
 enum class LrScheduleName { cosine, linear, sqrt, wsd, inverse_sqrt, constant };
 enum class Reproducible { layout, any_workers };
 enum class Shard { none, optimizer, gradients, parameters };
+enum class Quantize { none, int8, int4 };
 enum class CommBackend { automatic, shm, mpi, nccl };
 enum class CommCheck { calls, shapes, all };
 
@@ -114,12 +115,23 @@ struct LrScheduleConfig {
   double min_ratio = 0.1;     ///< of optimizer.lr, reached at the horizon
 };
 
+/// What becomes of gathered weights after forward: true, false, or a number in the file.
+struct Reshard {
+  bool after_forward = true;  ///< false: they stay until the step ends
+  int64_t group = 0;          ///< neighbours that divide a second shard among them until the step ends; 0: nobody
+  bool operator==(const Reshard&) const = default;
+};
+
 struct ParallelConfig {
   int64_t data = -1;  ///< data ranks; -1 until resolve_world: what the other axes leave of the world
   Shard shard = Shard::none;
   int64_t shard_size = -1;  ///< -1 until resolve_world: all data ranks, or with `none` each alone
   int64_t prefetch = 1;
-  bool reshard_after_forward = true;
+  Reshard reshard_after_forward;
+  Quantize quantize_weights = Quantize::none;    ///< on their way to other ranks
+  Quantize quantize_gradients = Quantize::none;  ///< likewise
+  int64_t quantize_block = 256;                  ///< elements that share a scale
+  bool quantize_error_feedback = false;          ///< of gradients
   bool reduce_every_micro_batch = true;
   int64_t check_replicas = 100;  ///< steps; 0: never
   int64_t tensor = 1;
@@ -142,7 +154,7 @@ struct LinkConfig {
 };
 
 struct EmulateConfig {
-  LinkConfig shard, replicate;
+  LinkConfig shard, second_shard, replicate;
 };
 
 struct CommConfig {
@@ -252,6 +264,7 @@ std::string_view name_of(Offload value);
 std::string_view name_of(LrScheduleName value);
 std::string_view name_of(Reproducible value);
 std::string_view name_of(Shard value);
+std::string_view name_of(Quantize value);
 std::string_view name_of(CommBackend value);
 
 }  // namespace trireme::config

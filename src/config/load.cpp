@@ -63,6 +63,8 @@ std::string expected_type(Kind kind) {
       return "a number";
     case Kind::boolean:
       return "true or false";
+    case Kind::boolean_or_integer:
+      return "true, false or an integer";
     case Kind::text:
     case Kind::path:
       return "a string";
@@ -83,6 +85,10 @@ std::optional<Value> to_value(const toml::node& node, Kind kind) {
       break;
     case Kind::boolean:
       if (node.is_boolean()) return *node.value<bool>();
+      break;
+    case Kind::boolean_or_integer:
+      if (node.is_boolean()) return *node.value<bool>();
+      if (node.is_integer()) return *node.value<int64_t>();
       break;
     case Kind::text:
     case Kind::path:

@@ -44,6 +44,8 @@ std::string_view type_name(Kind kind) {
       return "a number";
     case Kind::boolean:
       return "true or false";
+    case Kind::boolean_or_integer:
+      return "true, false or an integer";
     case Kind::text:
       return "a string";
     case Kind::path:
@@ -139,6 +141,7 @@ std::string_view name_of(Offload value) { return EnumNames<Offload>::values[stat
 std::string_view name_of(LrScheduleName value) { return EnumNames<LrScheduleName>::values[static_cast<size_t>(value)]; }
 std::string_view name_of(Reproducible value) { return EnumNames<Reproducible>::values[static_cast<size_t>(value)]; }
 std::string_view name_of(Shard value) { return EnumNames<Shard>::values[static_cast<size_t>(value)]; }
+std::string_view name_of(Quantize value) { return EnumNames<Quantize>::values[static_cast<size_t>(value)]; }
 std::string_view name_of(CommBackend value) { return EnumNames<CommBackend>::values[static_cast<size_t>(value)]; }
 
 }  // namespace trireme::config

@@ -18,7 +18,7 @@ namespace trireme::config {
 /// A value as the file has it. Paths and choices are text.
 using Value = std::variant<int64_t, double, bool, std::string, std::vector<std::string>>;
 
-enum class Kind { integer, number, boolean, text, path, texts };
+enum class Kind { integer, number, boolean, boolean_or_integer, text, path, texts };
 
 /// The names of an enumeration, in the order of its values.
 template <typename E>
@@ -53,6 +53,10 @@ struct EnumNames<Shard> {
   static constexpr std::array<std::string_view, 4> values = {"none", "optimizer", "gradients", "parameters"};
 };
 template <>
+struct EnumNames<Quantize> {
+  static constexpr std::array<std::string_view, 3> values = {"none", "int8", "int4"};
+};
+template <>
 struct EnumNames<CommBackend> {
   static constexpr std::array<std::string_view, 4> values = {"auto", "shm", "mpi", "nccl"};
 };
@@ -74,6 +78,8 @@ template <typename T>
 constexpr Kind kind_of() {
   if constexpr (std::is_same_v<T, bool>)
     return Kind::boolean;
+  else if constexpr (std::is_same_v<T, Reshard>)
+    return Kind::boolean_or_integer;
   else if constexpr (std::is_same_v<T, int64_t>)
     return Kind::integer;
   else if constexpr (std::is_same_v<T, double>)
@@ -101,6 +107,8 @@ Binding at(Members... members) {
       return std::string(EnumNames<T>::values[static_cast<size_t>(member)]);
     else if constexpr (std::is_same_v<T, std::filesystem::path>)
       return member.string();
+    else if constexpr (std::is_same_v<T, Reshard>)
+      return member.group > 0 ? Value(member.group) : Value(member.after_forward);
     else
       return member;
   };
@@ -112,6 +120,9 @@ Binding at(Members... members) {
       }
     } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
       member = std::get<std::string>(value);
+    } else if constexpr (std::is_same_v<T, Reshard>) {
+      const auto* group = std::get_if<int64_t>(&value);
+      member = group != nullptr ? Reshard{true, *group} : Reshard{std::get<bool>(value), 0};
     } else {
       member = std::get<T>(value);
     }

@@ -435,8 +435,34 @@ void add_parallel(std::vector<Option>& table) {
   table.push_back(
       Option("parallel.reshard_after_forward", at(&Config::parallel, &ParallelConfig::reshard_after_forward),
              "With shard = \"parameters\": blocks give up their weights after forward and gather them again for "
-             "backward. false: they keep them until the step ends, which costs memory and saves the second gather.")
+             "backward. false: they keep them until the step ends, which costs memory and saves the second gather. A "
+             "number: so many neighbouring ranks divide a second shard of them in the type that computes, and what is "
+             "gathered again until the step ends is gathered among those (FSDP2's number, hpZ of ZeRO++). It divides "
+             "shard_size.")
+          .at_least(2)
+          .at_most(kMostWidth)
           .changeable());
+  table.push_back(
+      Option("parallel.quantize_weights", at(&Config::parallel, &ParallelConfig::quantize_weights),
+             "With shard = \"parameters\": how weights travel when they are gathered. none: in the type that computes. "
+             "int8: in 8 bits an element, with a scale for each block of quantize_block elements (qwZ of ZeRO++). All "
+             "ranks compute with the rounded weights; each keeps its own in float.")
+          .one_of({"none", "int8"}));
+  table.push_back(Option(
+      "parallel.quantize_gradients", at(&Config::parallel, &ParallelConfig::quantize_gradients),
+      "With a shard level other than none: how contributions to gradients travel. none: in float. int8, int4: in "
+      "8 or 4 bits an element, with scales as above, and summed in float where they arrive (qgZ of ZeRO++). With "
+      "copies of shards the sums are rounded once more on their way between copies, and once on their way back."));
+  table.push_back(Option("parallel.quantize_block", at(&Config::parallel, &ParallelConfig::quantize_block),
+                         "Elements that share a scale, of 4 bytes, where weights or gradients travel quantised: fewer "
+                         "make the error smaller and the bytes more. Even.")
+                      .at_least(16)
+                      .at_most(65536));
+  table.push_back(
+      Option("parallel.quantize_error_feedback", at(&Config::parallel, &ParallelConfig::quantize_error_feedback),
+             "With quantize_gradients: what rounding lost is kept, in float, and added to what is sent next, so that "
+             "it is not lost for good. It takes as much memory as all gradients of a rank, is not saved in checkpoints "
+             "(a resumed run starts without it), and is kept also where a step is skipped."));
   table.push_back(
       Option("parallel.reduce_every_micro_batch", at(&Config::parallel, &ParallelConfig::reduce_every_micro_batch),
              "With shard = \"gradients\" or \"parameters\": gradients are exchanged after each micro-batch, and a "
@@ -521,6 +547,7 @@ void add_running(std::vector<Option>& table) {
                       .at_most(1 << 20)
                       .changeable());
   add_link(table, "shard", &EmulateConfig::shard);
+  add_link(table, "second_shard", &EmulateConfig::second_shard);
   add_link(table, "replicate", &EmulateConfig::replicate);
   table.push_back(Option("checkpoint.interval", at(&Config::checkpoint, &CheckpointConfig::interval),
                          "Steps between checkpoints; the last step always saves. 0: only the last step.")
@@ -611,6 +638,8 @@ const std::vector<Section>& sections() {
       {"comm", "Exchange between workers."},
       {"comm.emulate.shard",
        "A slower link, emulated: what the exchanges among ranks that divide a copy would cost elsewhere."},
+      {"comm.emulate.second_shard",
+       "The same for gathers of a second shard (parallel.reshard_after_forward with a number)."},
       {"comm.emulate.replicate",
        "The same for the sums over copies (with parallel.shard = \"none\": all exchange of gradients)."},
       {"checkpoint", "Saving and resuming."},

@@ -52,7 +52,8 @@ void check_schedule(const Config& config, Checks& checks) {
 
 void check_links(const Config& config, Checks& checks) {
   for (const auto& [axis, link] :
-       {std::pair("shard", config.comm.emulate.shard), std::pair("replicate", config.comm.emulate.replicate)}) {
+       {std::pair("shard", config.comm.emulate.shard), std::pair("second_shard", config.comm.emulate.second_shard),
+        std::pair("replicate", config.comm.emulate.replicate)}) {
     const std::string stem = fmt::format("comm.emulate.{}.", axis);
     checks.require(link.hardware.empty() || link.gb_per_s == 0,
                    {(stem + "hardware").c_str(), (stem + "gb_per_s").c_str()},
@@ -84,15 +85,80 @@ void check_parallel(const Config& config, Checks& checks) {
                  "parallel.prefetch = {} gathers ahead, and with parallel.shard = \"{}\" all weights are there; "
                  "\"parameters\" gathers them",
                  parallel.prefetch, shard);
-  checks.require(gathers || parallel.reshard_after_forward, {"parallel.shard", "parallel.reshard_after_forward"},
-                 "parallel.reshard_after_forward = false keeps gathered weights, and with parallel.shard = \"{}\" all "
+  const Reshard& reshard = parallel.reshard_after_forward;
+  checks.require(gathers || reshard == standard.reshard_after_forward,
+                 {"parallel.shard", "parallel.reshard_after_forward"},
+                 "parallel.reshard_after_forward = {} keeps gathered weights, and with parallel.shard = \"{}\" all "
                  "weights are there; \"parameters\" gathers them",
-                 shard);
+                 reshard.group > 0 ? fmt::format("{}", reshard.group) : "false", shard);
   checks.require(gathers || parallel.shard == Shard::gradients || parallel.reduce_every_micro_batch,
                  {"parallel.shard", "parallel.reduce_every_micro_batch"},
                  "parallel.reduce_every_micro_batch = false keeps gradients whole, and with parallel.shard = \"{}\" "
                  "they always are; \"gradients\" and \"parameters\" divide them",
                  shard);
+}
+
+// What travels rounded between ranks.
+void check_quantized(const Config& config, Checks& checks) {
+  const ParallelConfig& parallel = config.parallel;
+  const ParallelConfig standard;
+  const bool weights = parallel.quantize_weights != Quantize::none;
+  const bool gradients = parallel.quantize_gradients != Quantize::none;
+  const std::string_view shard = name_of(parallel.shard);
+  checks.require(
+      !weights || parallel.shard == Shard::parameters, {"parallel.shard", "parallel.quantize_weights"},
+      "parallel.quantize_weights = \"{}\" is for weights that are gathered, and with parallel.shard = \"{}\" "
+      "all weights are there; \"parameters\" gathers them",
+      name_of(parallel.quantize_weights), shard);
+  checks.require(
+      !gradients || parallel.shard != Shard::none, {"parallel.shard", "parallel.quantize_gradients"},
+      "parallel.quantize_gradients = \"{}\" sends each rank its share of the gradients, and with parallel.shard "
+      "= \"none\" there are no shares; \"optimizer\", \"gradients\" and \"parameters\" go with it",
+      name_of(parallel.quantize_gradients));
+  checks.require(
+      !gradients || config.run.reproducible != Reproducible::any_workers,
+      {"run.reproducible", "parallel.quantize_gradients"},
+      "parallel.quantize_gradients = \"{}\" rounds what each rank sends, so that the number of ranks changes "
+      "the sums, and run.reproducible = \"any_workers\" asks that it does not; \"layout\" goes with it",
+      name_of(parallel.quantize_gradients));
+  checks.require(
+      !weights || config.run.reproducible != Reproducible::any_workers,
+      {"run.reproducible", "parallel.quantize_weights"},
+      "parallel.quantize_weights = \"{}\" rounds in blocks that begin where a rank's rows begin, so that the "
+      "number of ranks changes the weights, and run.reproducible = \"any_workers\" asks that it does not; "
+      "\"layout\" goes with it",
+      name_of(parallel.quantize_weights));
+  checks.require(!(weights || gradients) || config.train.precision != Precision::fp64,
+                 {"train.precision", "parallel.quantize_weights", "parallel.quantize_gradients"},
+                 "train.precision = \"fp64\" is for exact sums, and parallel.quantize_weights and "
+                 "parallel.quantize_gradients round to 8 bits or 4; \"fp32\", \"bf16\" and \"fp16\" go with them");
+  checks.require(!gradients || config.train.gradient_dtype == "fp32",
+                 {"train.gradient_dtype", "parallel.quantize_gradients"},
+                 "parallel.quantize_gradients = \"{}\" rounds fp32 gradients for their way, and train.gradient_dtype = "
+                 "\"{}\" has rounded them already; \"fp32\" goes with it",
+                 name_of(parallel.quantize_gradients), config.train.gradient_dtype);
+  checks.require(!gradients || !config.optimizer.in_backward,
+                 {"optimizer.in_backward", "parallel.quantize_gradients"},
+                 "parallel.quantize_gradients = \"{}\" keeps gradients until all have come, and optimizer.in_backward = "
+                 "true gives them up; false goes with it",
+                 name_of(parallel.quantize_gradients));
+  checks.require(parallel.quantize_block % 2 == 0, {"parallel.quantize_block"},
+                 "parallel.quantize_block = {} is odd, and two numbers of 4 bits share a byte; {} or {} work",
+                 parallel.quantize_block, parallel.quantize_block - 1, parallel.quantize_block + 1);
+  checks.require(weights || gradients || parallel.quantize_block == standard.quantize_block,
+                 {"parallel.quantize_block", "parallel.quantize_weights", "parallel.quantize_gradients"},
+                 "parallel.quantize_block = {} is given, and nothing travels quantised; parallel.quantize_weights = "
+                 "\"int8\" or parallel.quantize_gradients = \"int8\" or \"int4\" go with it",
+                 parallel.quantize_block);
+  checks.require(gradients || !parallel.quantize_error_feedback,
+                 {"parallel.quantize_error_feedback", "parallel.quantize_gradients"},
+                 "parallel.quantize_error_feedback = true keeps what rounding of gradients loses, and "
+                 "parallel.quantize_gradients = \"none\" rounds none; \"int8\" and \"int4\" go with it");
+  checks.require(!parallel.quantize_error_feedback || config.train.precision != Precision::fp16,
+                 {"parallel.quantize_error_feedback", "train.precision"},
+                 "parallel.quantize_error_feedback = true adds what was lost to the next step's gradients, and with "
+                 "train.precision = \"fp16\" the loss scale between the two may change; \"bf16\" and \"fp32\" go with "
+                 "it");
 }
 
 void check_batch(const Config& config, Checks& checks) {
@@ -285,6 +351,7 @@ std::vector<std::string> cross_check(const Config& config, const std::set<std::s
   check_links(config, checks);
   check_numbers(config, checks);
   check_parallel(config, checks);
+  check_quantized(config, checks);
   check_schedule(config, checks);
   checks.require(
       config.metrics.histograms == 0 || config.metrics.tensorboard, {"metrics.histograms", "metrics.tensorboard"},

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <bit>
 
@@ -36,6 +37,28 @@ void resolve_shard_size(ParallelConfig& parallel) {
   throw_input("parallel.shard_size = {}: {} data ranks cannot be divided into copies of {}; {} works",
               parallel.shard_size, parallel.data, parallel.shard_size,
               describe::either(describe::nearest_divisors(parallel.data, parallel.shard_size)));
+}
+
+// A second shard lies within a copy, and what is quantised goes between the ranks of one.
+void refuse_what_one_copy_cannot(const ParallelConfig& parallel) {
+  std::vector<std::string> faults;
+  const int64_t size = parallel.shard_size, group = parallel.reshard_after_forward.group;
+  if (group > 0 && (size % group != 0 || group == size)) {
+    std::vector<int64_t> works;
+    for (int64_t divisor = 2; divisor < size; ++divisor)
+      if (size % divisor == 0) works.push_back(divisor);
+    faults.push_back(fmt::format(
+        "parallel.reshard_after_forward = {}: the {} rank{} that divide a copy have to be several such groups of "
+        "neighbours; {}true (gather from all of them) and false (keep) work",
+        group, size, size == 1 ? "" : "s", works.empty() ? "" : fmt::format("{}, ", fmt::join(works, ", "))));
+  }
+  if (size == 1 && parallel.data > 1 &&
+      (parallel.quantize_weights != Quantize::none || parallel.quantize_gradients != Quantize::none))
+    faults.push_back(fmt::format(
+        "parallel.quantize_weights and parallel.quantize_gradients are for exchanges between the ranks that divide a "
+        "copy, and parallel.shard_size = 1 leaves one rank; -1, or another divisor of {}, works",
+        parallel.data));
+  if (!faults.empty()) throw InputError(faults);
 }
 
 // One tree over all micro-batches: each worker's are a subtree.
@@ -83,6 +106,7 @@ int64_t resolve_world(Config& config, int64_t world) {
   Config resolved = config;
   const int64_t ranks = resolve_data_ranks(resolved.parallel, world);
   resolve_shard_size(resolved.parallel);
+  refuse_what_one_copy_cannot(resolved.parallel);
   const int64_t micro = resolved.train.micro_batch_size;
   int64_t& global = resolved.train.global_batch_size;
   if (micro < 1) throw_input("train.micro_batch_size = {}: at least 1 is needed", micro);

@@ -32,15 +32,44 @@ Sizes sizes_of(config::Precision precision) {
   return {8, 8};
 }
 
-// Parameters of a block, and of the units that are not of blocks.
+// Parameters of a block, of the units that are not of blocks, and of the largest unit.
 struct UnitSizes {
-  int64_t block, ends;
+  int64_t block, ends, largest;
 };
 UnitSizes unit_sizes(const describe::ModelShape& shape) {
   const describe::ParameterCounts counts = describe::count_parameters(shape);
   const int64_t norm = shape.hidden * (shape.is_gpt() ? 2 : 1);  // the final one
   const int64_t ends = counts.embedding + counts.positions + counts.head + norm;
-  return {shape.layers == 0 ? 0 : (counts.total() - ends) / shape.layers, ends};
+  const int64_t block = shape.layers == 0 ? 0 : (counts.total() - ends) / shape.layers;
+  // Tied, embedding and head are one unit.
+  const int64_t first = counts.embedding + counts.positions, last = counts.head + norm;
+  return {block, ends, std::max(block, shape.tied ? ends : std::max(first, last))};
+}
+
+// An element's share of a quantised message.
+double packed_bytes(config::Quantize quantize, int64_t block) {
+  return (quantize == config::Quantize::int4 ? 0.5 : 1) + 4.0 / static_cast<double>(block);
+}
+
+// Where weights or gradients travel quantised (parallel/quantized_parts.h, parallel/quantized_gradients.h): what is
+// sent and received.
+void add_messages(std::vector<MemoryItem>& items, const UnitSizes& unit, const MemoryOptions& options, int64_t blocks) {
+  using config::Quantize;
+  double bytes = 0;
+  const auto ranks = static_cast<double>(options.shard_size), copies = static_cast<double>(options.replicas);
+  if (options.quantize_weights != Quantize::none) {
+    const double gathered = static_cast<double>(blocks * unit.block + unit.ends) *
+                            packed_bytes(options.quantize_weights, options.quantize_block);
+    bytes += gathered / ranks + gathered / (options.shares_memory ? ranks : 1);
+  }
+  if (options.quantize_gradients != Quantize::none) {
+    const double largest =
+        static_cast<double>(unit.largest) * packed_bytes(options.quantize_gradients, options.quantize_block);
+    bytes += 2 * 2 * largest;  // two that take turns, of each what goes and what comes
+    if (options.replicas > 1) bytes += 2 * 2 * largest / ranks + (1 + 1 / copies) * largest / ranks;
+  }
+  if (bytes > 0)
+    items.push_back({"communication", static_cast<int64_t>(bytes), "of what travels quantised, sent and received"});
 }
 
 // Weights, gradients and what the optimizer keeps, at each level of sharding.
@@ -58,12 +87,19 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
   };
   const Shard shard = ranks == 1 ? Shard::none : options.shard;  // divided by one, nothing is
   const bool gathers = shard == Shard::parameters;
-  const int64_t sharing = options.shares_memory ? ranks : 1;
+  const bool has_second = gathers && options.second_shard_ranks > 0;
+  // With a second shard, or where each rank makes weights from what it has received, they are each rank's own.
+  const bool own = has_second || (gathers && options.quantize_weights != config::Quantize::none);
+  const int64_t sharing = options.shares_memory && !own ? ranks : 1;
+  const int64_t blocks = options.reshard_after_forward ? std::min(options.prefetch + 1, shape.layers) : shape.layers;
   if (gathers) {
-    const int64_t blocks = options.reshard_after_forward ? std::min(options.prefetch + 1, shape.layers) : shape.layers;
     items.push_back({"weights", (blocks * unit.block + unit.ends) * sizes.weight / sharing,
                      fmt::format("{} bytes a parameter {}{}", sizes.weight, units(blocks),
                                  sharing == 1 ? "" : fmt::format(", once for {} workers", sharing))});
+    if (has_second) {
+      items.back().bytes += shape.layers * unit.block * sizes.weight / options.second_shard_ranks;
+      items.back().how += fmt::format(", and blocks divided among {} neighbours", options.second_shard_ranks);
+    }
   } else {
     items.push_back({"weights", all * sizes.weight / sharing,
                      fmt::format("{} bytes a parameter{}", sizes.weight,
@@ -89,11 +125,18 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
     items.back().how +=
         fmt::format(", and {} more for a tree of {} micro-batches", waiting, options.tree_micro_batches);
   }
+  if (shard != Shard::none && options.quantize_gradients != config::Quantize::none && options.error_feedback) {
+    const int64_t over_copies =
+        options.replicas > 1 ? all * sizes.compute / ranks + all * sizes.compute / ranks / options.replicas : 0;
+    items.back().bytes += all * sizes.compute + over_copies;
+    items.back().how += ", and what rounding loses of them";
+  }
   if (options.moments_on_disk)
     items.push_back({"moments", describe::kMomentPieces * 2 * describe::kMomentPieceElements * sizes.compute,
                      fmt::format("pieces on their way; {} on disk", short_bytes(all * 2 * sizes.compute / ranks))});
   else
     per_parameter("moments", 2 * sizes.compute);
+  if (shard != Shard::none) add_messages(items, unit, options, blocks);
   if (options.frozen)
     for (MemoryItem& item : items)
       if (item.purpose == "gradients" || item.purpose == "moments") item.how += ", less for what is frozen";
@@ -165,6 +208,10 @@ int64_t tree_micro_batches(const config::Config& config) {
   return std::max<int64_t>(config.train.global_batch_size / (micro * ranks), 1);
 }
 
+int64_t copies(const config::ParallelConfig& parallel) {
+  return std::max<int64_t>(parallel.data / std::max<int64_t>(parallel.shard_size, 1), 1);
+}
+
 }  // namespace
 
 std::vector<MemoryItem> estimate_memory(const config::Config& config) {
@@ -182,7 +229,13 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                                          (config.comm.backend == config::CommBackend::automatic ||
                                                           config.comm.backend == config::CommBackend::shm),
                                         .prefetch = config.parallel.prefetch,
-                                        .reshard_after_forward = config.parallel.reshard_after_forward,
+                                        .reshard_after_forward = config.parallel.reshard_after_forward.after_forward,
+                                        .second_shard_ranks = config.parallel.reshard_after_forward.group,
+                                        .quantize_weights = config.parallel.quantize_weights,
+                                        .quantize_gradients = config.parallel.quantize_gradients,
+                                        .quantize_block = config.parallel.quantize_block,
+                                        .error_feedback = config.parallel.quantize_error_feedback,
+                                        .replicas = copies(config.parallel),
                                         .reduce_every_micro_batch = config.parallel.reduce_every_micro_batch,
                                         .update_in_backward = config.optimizer.in_backward,
                                         .moments_on_disk = config.optimizer.offload == config::Offload::disk,

@@ -38,6 +38,12 @@ struct MemoryOptions {
   bool shares_memory = true;  ///< they reach each other's memory, so that weights exist once for all of them
   int64_t prefetch = 1;
   bool reshard_after_forward = true;
+  int64_t second_shard_ranks = 0;  ///< neighbours that keep gathered blocks among them; 0: nobody
+  config::Quantize quantize_weights = config::Quantize::none;
+  config::Quantize quantize_gradients = config::Quantize::none;
+  int64_t quantize_block = 256;
+  bool error_feedback = false;
+  int64_t replicas = 1;  ///< copies of what is divided
   bool reduce_every_micro_batch = true;
   bool update_in_backward = false;  ///< optimizer.in_backward
   bool moments_on_disk = false;     ///< optimizer.offload
@@ -47,7 +53,8 @@ struct MemoryOptions {
 
 /// At the step's fullest moment. Purposes: weights, master weights (bf16 and fp16), gradients, moments, moving average,
 /// activations, and what is there with them: loss (logits of a chunk and the gradients that the fused loss keeps) or
-/// workspace (gradients of activations in backward). Of one worker; what ranks share counts in equal parts.
+/// workspace (gradients of activations in backward); and communication, where what travels is quantised. Of one worker;
+/// what ranks share counts in equal parts.
 std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const MemoryOptions& options);
 
 /// What the blocks of an architecture that a program adds keep for backward is not known: the estimate has their inputs

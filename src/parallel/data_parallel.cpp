@@ -3,12 +3,25 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <numeric>
+
 #include "base/error.h"
 #include "parallel/gradients.h"
 #include "parallel/unit.h"
 #include "parallel/weights.h"
 
 namespace trireme::parallel {
+namespace {
+
+// The `size` ranks of `ranks` around this one that lie next to each other.
+std::shared_ptr<comm::Communicator> neighbours_in(comm::Communicator& ranks, int64_t size) {
+  TRIREME_CHECK(ranks.size() % size == 0, "{} ranks in groups of {}", ranks.size(), size);
+  std::vector<int64_t> members(static_cast<size_t>(size));
+  std::iota(members.begin(), members.end(), ranks.rank() / size * size);
+  return ranks.subgroup(members, "second_shard");
+}
+
+}  // namespace
 
 DataParallel::DataParallel(models::Model& model, comm::Communicator& shards, comm::Communicator& replicas,
                            at::Device device, const DataParallelOptions& options)
@@ -17,8 +30,13 @@ DataParallel::DataParallel(models::Model& model, comm::Communicator& shards, com
                 shards.size());
   const at::NoGradGuard no_grad;
   for (const nn::Unit& unit : model.units()) units_.emplace_back(unit, shards.rank(), shards.size());
+  TRIREME_CHECK(options.level == Level::parameters || (options.second_shard_ranks == 0 && !options.quantized_weights),
+                "a second shard, or weights that travel quantised, where weights are not gathered");
+  if (options.second_shard_ranks > 0) neighbours_ = neighbours_in(shards, options.second_shard_ranks);
   if (options.level == Level::parameters)
-    weights_ = make_gathered_weights(units_, shards, device, {options.prefetch, options.reshard_after_forward});
+    weights_ = make_gathered_weights(
+        units_, shards, device,
+        {options.prefetch, options.reshard_after_forward, neighbours_.get(), options.quantized_weights});
   else
     weights_ = make_resident_weights(units_, shards, device);
   const bool at_once = options.level >= Level::gradients && options.reduce_every_micro_batch && !options.use_at_once;
@@ -33,6 +51,8 @@ DataParallel::DataParallel(models::Model& model, comm::Communicator& shards, com
   how.tree = options.tree;
   how.narrow = options.narrow_gradients;
   if (options.use_at_once) how.use = [this](size_t unit) { use_(trainable_units_[unit].parameters); };
+  if (options.quantized_gradients)
+    how.quantized = QuantizedGradientOptions{*options.quantized_gradients, options.error_feedback};
   gradients_ = std::make_unique<Gradients>(trainable_units_, shards, replicas, device, how);
   struct Received {
     at::Tensor gradient, whole;

@@ -20,12 +20,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "models/model.h"
+#include "ops/quantize.h"
 #include "parallel/level.h"
 
 namespace trireme::parallel {
@@ -38,6 +40,12 @@ struct DataParallelOptions {
   Level level = Level::none;
   int64_t prefetch = 1;               ///< parameters: units gathered ahead of their use
   bool reshard_after_forward = true;  ///< parameters: whether blocks are gathered again for backward
+  /// parameters, with the above: so many neighbours keep what was gathered as a second shard, and gather from that
+  /// until the weights change. It divides the ranks of the shard axis. 0: none.
+  int64_t second_shard_ranks = 0;
+  std::optional<ops::QuantizedFormat> quantized_weights{};    ///< parameters: in which they travel
+  std::optional<ops::QuantizedFormat> quantized_gradients{};  ///< not none, and without tree: likewise
+  bool error_feedback = false;                                ///< of quantised gradients
   /// gradients, parameters: exchange gradients after each micro-batch. Otherwise they are kept whole until the last.
   bool reduce_every_micro_batch = true;
   /// Sums go in one tree over the micro-batches of all ranks, so that their number changes no bit. Numbers of ranks and
@@ -120,7 +128,8 @@ class DataParallel final : public nn::ParameterOwner {
   comm::Communicator& shards_;
   comm::Communicator& replicas_;
   DataParallelOptions options_;
-  std::vector<Unit> units_, trainable_units_;  // the latter without what is frozen
+  std::shared_ptr<comm::Communicator> neighbours_;  // with a second shard
+  std::vector<Unit> units_, trainable_units_;       // the latter without what is frozen
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Gradients> gradients_;
   std::unordered_map<const nn::Parameter*, size_t> unit_of_, trainable_unit_of_;

@@ -8,6 +8,11 @@
 //
 // What is gathered ahead follows the pass before: the sequence of units in a micro-batch is the same each time, and
 // all ranks take the same decisions from it. The first follows what most models do.
+//
+// With a second shard, ranks keep what they have gathered, divided among a few neighbours, until the weights change:
+// the next gathers of a unit are among those (ZeRO++'s hpZ, Wang et al., arXiv:2306.10209, section 3.2; FSDP2's
+// reshard_after_forward with a number). Groups of neighbours are not at the same unit at the same time, so each rank
+// then has places of its own. So it is where gathers are quantised: what a rank makes of the bytes is its own.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <sys/mman.h>
@@ -15,11 +20,13 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "ops/dispatch.h"
+#include "parallel/quantized_parts.h"
 #include "parallel/weights.h"
 
 namespace trireme::parallel {
@@ -121,7 +128,18 @@ class GatheredWeights final : public Weights {
   struct State;
   struct Place {
     SharedTensor memory;
+    SharedTensor send, received;  // bytes, where gathers are quantised
     State* occupant = nullptr;
+  };
+  // What a rank keeps of gathered weights among its neighbours.
+  struct SecondShard {
+    SecondShard(const Unit& whole, comm::Communicator& neighbours)
+        : unit({whole.name, whole.parameters}, neighbours.rank(), neighbours.size()) {}
+    Unit unit;
+    SharedTensor memory;
+    std::vector<at::Tensor> rows;
+    std::vector<at::Tensor> gathered;  // the same rows of the values
+    uint64_t version = 0;              // of the weights that it holds
   };
   struct State {
     std::unique_ptr<MovableTensor> flat;
@@ -132,13 +150,16 @@ class GatheredWeights final : public Weights {
     size_t place = 0;
     uint64_t version = 0;  // of the weights that were gathered last; 0: none
     bool pending = false;  // posted, not waited for
+    bool from_second = false;
     comm::Work gather;
+    std::optional<QuantizedGather> quantized;
+    std::unique_ptr<SecondShard> second;
   };
 
   void make_places(at::Device device) {
     const int64_t ring = options_.prefetch + 1;
     std::map<int64_t, size_t> of_blocks;  // place number in the ring -> index
-    std::map<size_t, int64_t> elements;
+    std::map<size_t, int64_t> elements, sent, received;
     for (size_t i = 0; i < units_.size(); ++i) {
       const Unit& unit = units_[i];
       const int64_t turn = options_.reshard_after_forward ? unit.block % ring : unit.block;
@@ -147,12 +168,22 @@ class GatheredWeights final : public Weights {
       if (unit.block >= 0) of_blocks[turn] = place;
       elements[place] = std::max(elements[place], unit.elements);
       place_of_.push_back(place);
+      if (!options_.quantized) continue;
+      const QuantizedParts parts = QuantizedParts::of_unit(*options_.quantized, unit, shards_.size());
+      received[place] = std::max(received[place], parts.bytes());
+      for (const int64_t bytes : parts.rank_bytes()) sent[place] = std::max(sent[place], bytes);
     }
+    const bool own = options_.quantized || options_.neighbours != nullptr;
     for (const auto& [place, size] : elements) {
-      places_.push_back(
-          {SharedTensor(shards_, fmt::format("weights/place {}", place), size, units_[0].parameters.front()->dtype(),
-                        device, memory::Purpose::weights, comm::Sharing::once),
-           nullptr});
+      Place& made = places_.emplace_back();
+      made.memory =
+          SharedTensor(shards_, fmt::format("weights/place {}", place), size, units_[0].parameters.front()->dtype(),
+                       device, memory::Purpose::weights, own ? comm::Sharing::each : comm::Sharing::once);
+      if (!options_.quantized) continue;
+      made.send = SharedTensor(shards_, fmt::format("weights/place {}, sent", place), sent[place], at::kByte, device,
+                               memory::Purpose::communication, comm::Sharing::each);
+      made.received = SharedTensor(shards_, fmt::format("weights/place {}, received", place), received[place],
+                                   at::kByte, device, memory::Purpose::communication, comm::Sharing::once);
     }
   }
 
@@ -171,6 +202,16 @@ class GatheredWeights final : public Weights {
     state.memory.masters = unit.shards(state.master.tensor());
     state.memory.copies.resize(unit.parameters.size());
     state.sources = state.memory.masters;
+    if (options_.quantized)
+      state.quantized.emplace(shards_, QuantizedParts::of_unit(*options_.quantized, unit, shards_.size()));
+    if (options_.neighbours != nullptr && unit.block >= 0) {  // others keep their places
+      state.second = std::make_unique<SecondShard>(unit, *options_.neighbours);
+      SecondShard& second = *state.second;
+      second.memory = SharedTensor(*options_.neighbours, "second shard/" + unit.name, second.unit.held, dtype, device,
+                                   memory::Purpose::weights, comm::Sharing::each);
+      second.rows = second.unit.shards(second.memory.tensor());
+      second.gathered = second.unit.own_rows(state.targets);
+    }
     states_.push_back(std::move(state));
   }
 
@@ -193,6 +234,7 @@ class GatheredWeights final : public Weights {
     for (size_t i = 0; i < units_.size(); ++i)
       if (units_[i].block == block) require(i);
     shards_.progress();
+    if (options_.neighbours != nullptr) options_.neighbours->progress();
   }
 
   // The unit is about to be read: what comes after it is posted before it is waited for.
@@ -221,7 +263,14 @@ class GatheredWeights final : public Weights {
       place.occupant = &state;
       state.flat->move_to(place.memory.tensor().data_ptr());
     }
-    state.gather = shards_.all_gather_v_async(state.targets, state.sources, units_[index].rank_rows);
+    state.from_second = state.second != nullptr && state.second->version == version_;
+    if (state.from_second)
+      state.gather =
+          options_.neighbours->all_gather_v_async(state.targets, state.second->rows, state.second->unit.rank_rows);
+    else if (state.quantized)
+      state.gather = state.quantized->post(state.sources, place.send.tensor(), place.received.tensor());
+    else
+      state.gather = shards_.all_gather_v_async(state.targets, state.sources, units_[index].rank_rows);
     state.version = version_;
     state.pending = true;
   }
@@ -231,6 +280,12 @@ class GatheredWeights final : public Weights {
     const int64_t start = steady_nanoseconds();
     state.gather.wait();
     waited_seconds_ += static_cast<double>(steady_nanoseconds() - start) * 1e-9;
+    if (state.from_second) return;
+    if (state.quantized) state.quantized->unpack(places_[state.place].received.tensor(), state.targets);
+    if (state.second == nullptr) return;
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < state.second->rows.size(); ++i) state.second->rows[i].copy_(state.second->gathered[i]);
+    state.second->version = state.version;
   }
 
   // The next units of the micro-batch before, as long as that went as this one does, and no further than places reach.

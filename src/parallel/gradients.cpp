@@ -26,6 +26,10 @@ Gradients::Gradients(std::span<const Unit> units, comm::Communicator& shards, co
     : shards_(shards), replicas_(replicas), at_once_(options.at_once), tree_(options.tree), use_(options.use) {
   TRIREME_CHECK(!(options.narrow && options.tree), "a tree of sums that are rounded in between");
   TRIREME_CHECK(!use_ || !(options.at_once || options.tree), "gradients that are used at once and kept");
+  TRIREME_CHECK(!options.quantized || !(tree_ || options.narrow || use_),
+                "contributions that are rounded, in a tree, in bf16 or used at once");
+  if (options.quantized)
+    quantized_ = std::make_unique<QuantizedGradients>(units, shards, replicas, device, *options.quantized);
   const auto purpose = memory::Purpose::gradients;
   // Either axis may be the one that reads this memory, and an arena serves both.
   comm::Communicator& ranks = shards.size() > 1 ? shards : replicas;
@@ -135,7 +139,9 @@ void Gradients::exchange(State& state) {
   comm::Reduction how = state.first || tree_ ? comm::Reduction() : comm::Reduction::accumulating();
   how.tree = tree_;
   count_reduced(state);
-  if (at_once_ || shards_.size() > 1)
+  if (quantized_ != nullptr)
+    quantized_->reduce(state.index, state.received, state.shards, how.accumulate);
+  else if (at_once_ || shards_.size() > 1)
     state.reduce = shards_.reduce_scatter_v_async(state.shards, state.received, state.unit->rank_rows, how);
   state.uncounted = tree_ && at_once_;
   if (at_once_) {
@@ -161,6 +167,18 @@ void Gradients::count(State& state, const at::Tensor& sum) {
   state.waiting[level].copy_(total);
 }
 
+// Nothing of the unit is under way between the ranks that divide it.
+bool Gradients::reduced(State& state) {
+  return quantized_ != nullptr ? quantized_->reduced(state.index) : state.reduce.done();
+}
+
+void Gradients::finish_reduce(State& state) {
+  if (quantized_ != nullptr)
+    quantized_->finish_reduce(state.index);
+  else
+    wait(state.reduce);
+}
+
 // A shard that has been reduced and not counted: before its memory is used again, and before it goes to the replicas.
 void Gradients::count_reduced(State& state) {
   if (!std::exchange(state.uncounted, false)) return;
@@ -173,20 +191,22 @@ void Gradients::count_reduced(State& state) {
 void Gradients::sum_over_replicas(size_t most_waiting) {
   while (!reducing_.empty()) {
     State& state = *reducing_.front();
-    if (reducing_.size() <= most_waiting && !state.reduce.done()) return;
+    if (reducing_.size() <= most_waiting && !reduced(state)) return;
     sum_first_over_replicas();
   }
 }
 
 void Gradients::sum_first_over_replicas() {
   State& state = *reducing_.front();
-  wait(state.reduce);
+  finish_reduce(state);
   count_reduced(state);
   comm::Reduction how;
   how.tree = tree_;
   // Whole buffers in one piece: gaps between the parameters are zeros. In a buffer that units share they may be
   // anything.
-  if (at_once_)
+  if (quantized_ != nullptr && replicas_.size() > 1)
+    quantized_->replicate(state.index, state.shards);
+  else if (at_once_)
     state.replicate = replicas_.all_reduce_async(state.sums.tensor(), how);
   else if (shards_.size() == 1 && !use_)
     state.replicate = replicas_.all_reduce_async(state.whole.tensor(), how);
@@ -222,6 +242,7 @@ void Gradients::finish() {
   }
   sum_over_replicas(0);
   while (!summing_.empty()) use_first();
+  if (quantized_ != nullptr) quantized_->finish_replicas();
   // In about the order in which they were posted: the last units of the model first.
   for (auto state = states_.rbegin(); state != states_.rend(); ++state) wait(state->replicate);
 }

@@ -14,11 +14,14 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "parallel/quantized_gradients.h"
 #include "parallel/unit.h"
 
 namespace trireme::parallel {
@@ -32,6 +35,7 @@ struct GradientOptions {
   /// The third way: called for each unit, the last of the model first, when shards(unit) are the sums over all ranks.
   /// All ranks have then read the unit's weights for the last time in this step. Steps have one micro-batch.
   std::function<void(size_t unit)> use;
+  std::optional<QuantizedGradientOptions> quantized{};  ///< how contributions travel; neither in a tree nor narrow
 };
 
 class Gradients {
@@ -52,7 +56,9 @@ class Gradients {
   void finish();
 
   /// Seconds that compute has waited here for other ranks since the last call.
-  double take_waited_seconds() { return std::exchange(waited_seconds_, 0.0); }
+  double take_waited_seconds() {
+    return std::exchange(waited_seconds_, 0.0) + (quantized_ == nullptr ? 0 : quantized_->take_waited_seconds());
+  }
 
  private:
   struct State;
@@ -83,6 +89,8 @@ class Gradients {
   void expect(State& state);
   void on_complete(State& state);
   void exchange(State& state);
+  bool reduced(State& state);
+  void finish_reduce(State& state);
   void count(State& state, const at::Tensor& sum);
   void count_reduced(State& state);
   void sum_over_replicas(size_t most_waiting);
@@ -100,6 +108,7 @@ class Gradients {
   int64_t micro_batches_ = 1;
   std::vector<Buffer> buffers_;
   std::deque<State> states_;
+  std::unique_ptr<QuantizedGradients> quantized_;
   std::deque<State*> reducing_;  // in the order in which their last exchanges were posted
   std::deque<State*> summing_;   // used at once: whose sums over the replicas are posted
 };

@@ -55,6 +55,11 @@ struct Job {
   bool flash = true;           ///< fused attention; otherwise scores are written out
   int64_t loss_rows = 0;       ///< rows of logits at a time; 0: all tokens of the micro-batch
   int64_t gradient_bytes = 4;  ///< of an element that accumulates and is exchanged
+  // Where data ranks exchange less than that (ZeRO++, arXiv:2306.10209).
+  double gathered_bytes = 2;       ///< of a weight on its way, where weights are divided
+  double reduced_bytes = 0;        ///< of a gradient on its way, where something is divided; 0: gradient_bytes
+  double residual_bytes = 0;       ///< of what rounding of gradients lost, kept for each of them
+  int64_t second_shard_ranks = 0;  ///< neighbours among whom blocks are gathered again; 0: among all
   Selective selective = Selective::core;
   bool overlap_gradients = true;  ///< the data ranks' exchange runs beside the backward pass
   double expert_imbalance = 1;    ///< tokens of the busiest rank / mean

@@ -96,6 +96,7 @@ void add_states(Lines& lines, const Job& job, const Layout& layout, const StageP
   state("weights", mixed ? (whole ? 0 : 2) : 4, whole);
   state("gradients", static_cast<double>(job.gradient_bytes), layout.shard >= Shard::gradients);
   if (mixed) state("master weights", 4, layout.shard >= Shard::optimizer);
+  if (layout.shard != Shard::none) state("residuals of gradients", job.residual_bytes, false);
   state("moments", 8, layout.shard >= Shard::optimizer);
   if (whole && layout.data * layout.context > 1) {
     if (layout.pipeline > 1) {
@@ -106,6 +107,11 @@ void add_states(Lines& lines, const Job& job, const Layout& layout, const StageP
       lines.add("gathered weights", (4 + 2 * static_cast<double>(job.gradient_bytes)) * unit, [&] {
         return fmt::format("two units of {:.4g} parameters, and their gradients before they are divided", unit);
       });
+      if (job.second_shard_ranks > 0) {
+        const auto neighbours = static_cast<double>(job.second_shard_ranks);
+        lines.add("second shard", 2 * parameters.all() / neighbours,
+                  [&] { return fmt::format("2 bytes x {:.4g} parameters", parameters.all() / neighbours); });
+      }
     }
   } else if (layout.data > 1 && layout.shard != Shard::none) {
     lines.add("exchange buffers", 2 * static_cast<double>(job.gradient_bytes) * parameters.largest_unit,

@@ -130,13 +130,18 @@ class Clock {
   void add_exchange(Passes& stage, const StageParameters& parameters) const {
     const double element = static_cast<double>(job_.gradient_bytes);
     const bool gathers = layout_.shard == Shard::parameters && layout_.pipeline == 1;
-    double gather = 0, scatter = 0;
+    const double reduced = job_.reduced_bytes > 0 ? job_.reduced_bytes : element;
+    double gather = 0, again = 0, scatter = 0;
     for (const auto& [weights, group] : {std::pair(parameters.dense, data_), {parameters.experts, expert_copies_}}) {
-      scatter += network_.seconds(Collective::reduce_scatter, element * weights, group);
-      if (gathers) gather += network_.seconds(Collective::all_gather, 2 * weights, group);
+      scatter += network_.seconds(Collective::reduce_scatter, reduced * weights, group);
+      if (!gathers) continue;
+      const double of_all = network_.seconds(Collective::all_gather, job_.gathered_bytes * weights, group);
+      const Group neighbours{job_.second_shard_ranks, group.stride};
+      gather += of_all;
+      again += neighbours.size > 0 ? network_.seconds(Collective::all_gather, 2 * weights, neighbours) : of_all;
     }
     beside(stage.forward, gather);
-    beside(stage.backward, gather + scatter);
+    beside(stage.backward, again + scatter);
   }
 
   double gradients(const StageParameters& parameters, double backward, double units) const {
@@ -144,7 +149,8 @@ class Clock {
     const double element = static_cast<double>(job_.gradient_bytes);
     const auto exchange = [&](double elements, const Group& group) {
       if (layout_.shard == Shard::none) return network_.seconds(Collective::all_reduce, element * elements, group);
-      const double scatter = network_.seconds(Collective::reduce_scatter, element * elements, group);
+      const double reduced = job_.reduced_bytes > 0 ? job_.reduced_bytes : element;
+      const double scatter = network_.seconds(Collective::reduce_scatter, reduced * elements, group);
       return (exchanges_each_pass() ? 0 : scatter) + network_.seconds(Collective::all_gather, 2 * elements, group);
     };
     const bool whole = layout_.shard == Shard::parameters && layout_.pipeline == 1;

@@ -61,6 +61,13 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   job.loss_rows = describe::loss_rows_per_chunk(config.train.micro_batch_size * job.seq_len, config.model.vocab,
                                                 job.element_bytes());
   job.accelerator = accelerator;
+  const config::ParallelConfig& parallel = config.parallel;
+  const double scale = 4.0 / static_cast<double>(parallel.quantize_block);  // an element's share of it
+  if (parallel.quantize_weights != config::Quantize::none) job.gathered_bytes = 1 + scale;
+  if (parallel.quantize_gradients != config::Quantize::none)
+    job.reduced_bytes = (parallel.quantize_gradients == config::Quantize::int8 ? 1 : 0.5) + scale;
+  if (parallel.quantize_error_feedback) job.residual_bytes = 4;
+  job.second_shard_ranks = parallel.reshard_after_forward.group;
   result.layout.data = gpus;
   result.layout.micro_batch = config.train.micro_batch_size;
   result.layout.recompute = config.train.recompute;
@@ -98,7 +105,18 @@ config::Config with_layout(const config::Config& config, const Layout& layout) {
   if (layout.shard != Shard::parameters) {
     result.parallel.prefetch = standard.prefetch;
     result.parallel.reshard_after_forward = standard.reshard_after_forward;
+    result.parallel.quantize_weights = standard.quantize_weights;
   }
+  if (layout.shard == Shard::none) {
+    result.parallel.quantize_gradients = standard.quantize_gradients;
+    result.parallel.quantize_error_feedback = standard.quantize_error_feedback;
+  }
+  if (result.parallel.quantize_weights == config::Quantize::none &&
+      result.parallel.quantize_gradients == config::Quantize::none)
+    result.parallel.quantize_block = standard.quantize_block;
+  const int64_t group = result.parallel.reshard_after_forward.group;
+  if (group > 0 && (layout.data % group != 0 || layout.data == group))
+    result.parallel.reshard_after_forward = standard.reshard_after_forward;
   if (layout.shard < Shard::gradients) result.parallel.reduce_every_micro_batch = standard.reduce_every_micro_batch;
   result.train.micro_batch_size = layout.micro_batch;
   result.train.recompute = layout.recompute;

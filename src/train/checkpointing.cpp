@@ -163,6 +163,8 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
   if (threads != at::get_num_threads())
     say(fmt::format("workers had {} threads, and have {} now: products may differ in the last bit from what they were",
                     threads, at::get_num_threads()));
+  if (session.config.parallel.quantize_error_feedback)
+    say("what rounding of gradients had lost is not in checkpoints: the next step is without it");
 }
 
 // What weights are shaped by. The rest of a model (rope_theta, rope_scaling, max_seq_len, norm_eps) may be given anew,

@@ -1,5 +1,7 @@
 #include "train/link_speed.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "plan/accelerator.h"
 
@@ -25,6 +27,8 @@ std::map<std::string, comm::LinkSpeed> link_speeds(const config::EmulateConfig& 
   // Copies lie apart from each other by as many ranks as divide one.
   const std::map<std::string, comm::LinkSpeed> all = {
       {"shard", link_speed("shard", emulate.shard, parallel.shard_size)},
+      {"second_shard",
+       link_speed("second_shard", emulate.second_shard, std::max<int64_t>(parallel.reshard_after_forward.group, 1))},
       {"replicate", link_speed("replicate", emulate.replicate, parallel.data)}};
   std::map<std::string, comm::LinkSpeed> emulated;
   for (const auto& [axis, speed] : all)

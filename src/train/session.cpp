@@ -21,9 +21,18 @@ parallel::DataParallelOptions data_parallel_options(const config::Config& config
   static_assert(static_cast<int>(parallel::Level::parameters) == static_cast<int>(config::Shard::parameters));
   // Divided by one, nothing is: the weights would only be there twice.
   const config::Shard shard = parallel.shard_size == 1 ? config::Shard::none : parallel.shard;
+  // So it is with what travels quantised to other ranks: there are none.
+  const auto format = [&](config::Quantize quantize) -> std::optional<ops::QuantizedFormat> {
+    if (quantize == config::Quantize::none || shard == config::Shard::none) return std::nullopt;
+    return ops::QuantizedFormat{.bits = quantize == config::Quantize::int8 ? 8 : 4, .block = parallel.quantize_block};
+  };
   return {.level = static_cast<parallel::Level>(shard),
           .prefetch = parallel.prefetch,
-          .reshard_after_forward = parallel.reshard_after_forward,
+          .reshard_after_forward = parallel.reshard_after_forward.after_forward,
+          .second_shard_ranks = parallel.reshard_after_forward.group,
+          .quantized_weights = format(parallel.quantize_weights),
+          .quantized_gradients = format(parallel.quantize_gradients),
+          .error_feedback = parallel.quantize_error_feedback,
           .reduce_every_micro_batch = parallel.reduce_every_micro_batch,
           .tree = config.run.reproducible == config::Reproducible::any_workers,
           .narrow_gradients = config.train.gradient_dtype == "bf16",
