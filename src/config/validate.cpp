@@ -137,11 +137,11 @@ void check_quantized(const Config& config, Checks& checks) {
                  "parallel.quantize_gradients = \"{}\" rounds fp32 gradients for their way, and train.gradient_dtype = "
                  "\"{}\" has rounded them already; \"fp32\" goes with it",
                  name_of(parallel.quantize_gradients), config.train.gradient_dtype);
-  checks.require(!gradients || !config.optimizer.in_backward,
-                 {"optimizer.in_backward", "parallel.quantize_gradients"},
-                 "parallel.quantize_gradients = \"{}\" keeps gradients until all have come, and optimizer.in_backward = "
-                 "true gives them up; false goes with it",
-                 name_of(parallel.quantize_gradients));
+  checks.require(
+      !gradients || !config.optimizer.in_backward, {"optimizer.in_backward", "parallel.quantize_gradients"},
+      "parallel.quantize_gradients = \"{}\" keeps gradients until all have come, and optimizer.in_backward = "
+      "true gives them up; false goes with it",
+      name_of(parallel.quantize_gradients));
   checks.require(parallel.quantize_block % 2 == 0, {"parallel.quantize_block"},
                  "parallel.quantize_block = {} is odd, and two numbers of 4 bits share a byte; {} or {} work",
                  parallel.quantize_block, parallel.quantize_block - 1, parallel.quantize_block + 1);

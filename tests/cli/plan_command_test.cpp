@@ -98,6 +98,26 @@ TEST(PlanCommand, ConfigFileHasItsOwnLayout) {
   EXPECT_EQ(result["missing_in_trainer"], json::array());
 }
 
+// ZeRO++ on two tiers: what the network carries falls, what is kept for it rises.
+TEST(PlanCommand, QuantizedExchangesAndASecondShardArePlanned) {
+  const auto planned = [](std::vector<std::string> settings) {
+    std::vector<std::string> arguments = {source("configs/sotu.toml").string()};
+    settings.insert(settings.end(), {"parallel.shard=parameters", "model.layers=32", "model.hidden=4096",
+                                     "model.ffn=11008", "model.heads=32", "model.kv_heads=32",
+                                     "train.micro_batch_size=1", "train.global_batch_size=64", "data.vocab=8192"});
+    for (const std::string& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
+    for (const char* argument : {"--hardware", "h100-sxm", "--gpus", "64", "--json"}) arguments.emplace_back(argument);
+    const Outcome outcome = plan(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.error;
+    return json::parse(outcome.out);
+  };
+  const auto seconds = [](const json& result) { return result["step_time_s"].get<double>(); };
+  const json plain = planned({}), weights = planned({"parallel.quantize_weights=int8"}),
+             gradients = planned({"parallel.quantize_gradients=int4"}),
+             second = planned({"parallel.reshard_after_forward=8"});
+  for (const json* result : {&weights, &gradients, &second}) EXPECT_LT(seconds(*result), seconds(plain));
+}
+
 TEST(PlanCommand, WritesWhatTheTrainerTakes) {
   const auto file = std::filesystem::path(testing::TempDir()) / "plan_best.toml";
   const Outcome outcome = plan({source("configs/sotu.toml").string(), "--hardware", "a100", "--gpus", "2", "--search",

@@ -69,6 +69,48 @@ TEST(World, RanksThatDivideACopyFollow) {
   }
 }
 
+TEST(World, ASecondShardIsOfSeveralGroupsInACopy) {
+  const struct {
+    int64_t group, size, world;
+    const char* message;  // "": it works
+  } rows[] = {{2, -1, 4, ""},
+              {2, 4, 8, ""},
+              {3, -1, 4, "2, true (gather from all of them) and false (keep) work"},
+              {4, -1, 4, "the 4 ranks that divide a copy have to be several such groups"},
+              {2, -1, 3, "; true (gather from all of them) and false (keep) work"},
+              {2, -1, 1, "the 1 rank that divide"}};
+  for (const auto& row : rows) {
+    Config config = with(1, -1);
+    config.parallel.shard = Shard::parameters;
+    config.parallel.shard_size = row.size;
+    config.parallel.reshard_after_forward.group = row.group;
+    try {
+      resolve_world(config, row.world);
+      EXPECT_STREQ(row.message, "");
+    } catch (const InputError& error) {
+      EXPECT_STRNE(row.message, "") << error.what();
+      EXPECT_THAT(error.what(), HasSubstr(row.message));
+    }
+  }
+}
+
+TEST(World, WhatIsQuantizedNeedsRanksThatDivideACopy) {
+  Config config = with(1, -1);
+  config.parallel.shard = Shard::gradients;
+  config.parallel.quantize_gradients = Quantize::int8;
+  EXPECT_NO_THROW(resolve_world(config, 1));  // there is no exchange at all
+  config = with(1, -1);
+  config.parallel.shard = Shard::gradients;
+  config.parallel.quantize_gradients = Quantize::int8;
+  config.parallel.shard_size = 1;
+  try {
+    resolve_world(config, 4);
+    ADD_FAILURE() << "not refused";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("parallel.shard_size = 1 leaves one rank; -1, or another divisor of 4, works"));
+  }
+}
+
 TEST(World, FaultsShowTheArithmeticAndWhatWorks) {
   const struct {
     const char* name;

@@ -36,6 +36,8 @@ class MpiTest(EndToEnd):
 
     def test_the_same_bits_as_shared_memory(self):
         rows = {"whole weights": {}, "divided weights": {"parallel.shard": "parameters"},
+                "what travels in 8 bits": {"parallel.shard": "parameters", "parallel.quantize_weights": "int8",
+                                           "parallel.quantize_gradients": "int8", "parallel.quantize_error_feedback": "true"},
                 "an emulated link": {"comm.emulate.replicate.latency_us": 500},
                 "divided optimizer in bf16": {"parallel.shard": "optimizer", "train.precision": "bf16"},
                 "divided gradients, everything compared": {"parallel.shard": "gradients", "comm.check": "all"}}

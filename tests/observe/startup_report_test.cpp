@@ -172,6 +172,31 @@ std::map<std::string, int64_t> estimate(config::Precision precision, config::Rec
   return result;
 }
 
+// What ZeRO++'s options take beside plain sharding (docs/parallelism.md); tests/end_to_end/test_zeropp.py measures it.
+TEST(MemoryEstimate, QuantizedExchangesAndASecondShard) {
+  const auto items = [](MemoryOptions options) {
+    options.shard = config::Shard::parameters;
+    options.shard_size = 4;
+    std::map<std::string, double> result;
+    for (const MemoryItem& item : estimate_memory(small().model, options))
+      result[item.purpose] = static_cast<double>(item.bytes);
+    return result;
+  };
+  const double all = 138048, ranks = 4;
+  const auto plain = items({});
+  EXPECT_EQ(plain.count("communication"), 0u);
+  const double in_use = plain.at("weights") * ranks / 2;  // elements of the blocks in use and of the ends
+  const auto weights = items({.quantize_weights = config::Quantize::int8});
+  EXPECT_NEAR(weights.at("weights"), 2 * in_use, 8);
+  EXPECT_NEAR(weights.at("communication"), 2 * in_use / ranks * (1 + 4.0 / 256), 8);
+  const auto second = items({.second_shard_ranks = 2});
+  const double blocks = all - 1000 * 64 - 64;  // without the embedding, which is the head too, and the last norm
+  EXPECT_NEAR(second.at("weights"), 2 * in_use + 2 * blocks / 2, 8);
+  const auto gradients = items({.quantize_gradients = config::Quantize::int4, .error_feedback = true});
+  EXPECT_EQ(gradients.at("gradients"), plain.at("gradients") + 4 * all);
+  EXPECT_GT(gradients.at("communication"), 4 * (0.5 + 4.0 / 256) * 1000 * 64);
+}
+
 TEST(MemoryEstimate, ByPurpose) {
   const int64_t n = 138048, tokens = 128;
   const auto bf16 = estimate(config::Precision::bf16, config::Recompute::none);

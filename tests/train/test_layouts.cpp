@@ -219,6 +219,21 @@ int run_thrown(Session& session, Planted& planted, const std::string& out) {
   return 0;
 }
 
+// Of a single rank: weights become what `ranks` would make of them that divide and quantise them, by operators of ATen.
+void round_weights(Session& session, int64_t ranks) {
+  const ops::QuantizedFormat format{8, session.config.parallel.quantize_block};
+  for (const nn::Parameter* parameter : session.model->parameters()) {
+    for (int64_t r = 0; r < ranks; ++r) {
+      const nn::Rows rows = nn::rows_of_rank(parameter->shape()[0], r, ranks);
+      const at::Tensor part = parameter->master().narrow(0, rows.begin, rows.size()).view({-1});
+      const at::Tensor packed = at::zeros({format.packed_bytes(part.numel())}, at::kByte);
+      ops::reference::quantize(format, part, packed);
+      ops::reference::dequantize(format, packed, part);
+    }
+  }
+  session.data_parallel->refresh_weights();
+}
+
 // argv: --worker FOLDER SETTINGS OUT STEPS (or skip, ...)
 int run_as_worker(char** argv) {
   config::Config config = make_config(argv[2], argv[3]);
@@ -250,6 +265,8 @@ int run_as_worker(char** argv) {
   const auto session = make_session(config, accumulation, make_mesh(world, config.parallel));
   session->data_parallel->initialize(static_cast<uint64_t>(config.run.seed));
   start_loader(*session, {});
+  if (const char* ranks = std::getenv("TRIREME_TEST_ROUNDED"); ranks != nullptr && *ranks != '\0')
+    round_weights(*session, std::atoi(ranks));
   if (throws) {
     training = true;
     return run_thrown(*session, planted, argv[4]);
@@ -329,6 +346,7 @@ class Layouts : public testing::Test {
                                          "MASTER_ADDR=127.0.0.1",
                                          "MASTER_PORT=" + port,
                                          "TRIREME_TEST_DELAYS=" + delays_,
+                                         "TRIREME_TEST_ROUNDED=" + rounded_,
                                          "OMP_NUM_THREADS=1"};
       std::vector<std::string> arguments = {"test_layouts", "--worker", folder_, settings, out, steps};
       std::vector<char*> argv, envp;
@@ -365,7 +383,8 @@ class Layouts : public testing::Test {
   }
 
   static inline fs::path folder_;
-  static inline std::string delays_;  // the seed of delays around each collective; empty: none
+  static inline std::string rounded_;  // as for so many ranks: weights are rounded beforehand; empty: they are not
+  static inline std::string delays_;   // the seed of delays around each collective; empty: none
 };
 
 struct Row {
@@ -459,6 +478,9 @@ constexpr Sharded kGathered[] = {
     {3, "train.micro_batch_size=2 parallel.prefetch=2"},
     {2, "train.micro_batch_size=2 parallel.prefetch=7 parallel.reshard_after_forward=false"},
     {4, "train.micro_batch_size=1 parallel.shard_size=2 parallel.reduce_every_micro_batch=false"},
+    {4, "train.micro_batch_size=3 parallel.reshard_after_forward=2"},
+    {4, "train.micro_batch_size=1 parallel.reshard_after_forward=2 parallel.prefetch=0 train.recompute=full"},
+    {4, "train.micro_batch_size=1 parallel.reshard_after_forward=2 train.recompute=full train.recompute_blocks=2"},
 };
 
 TEST_F(Layouts, EveryGradientAtEachLevelOfSharding) {
@@ -523,6 +545,87 @@ TEST_F(Layouts, GradientsInBf16AreRounded) {
   }
 }
 
+// Every gradient of ranks that gather quantised weights is that of one rank with the weights that they should then
+// have.
+TEST_F(Layouts, EveryGradientWithQuantizedWeights) {
+  const Sharded rows[] = {
+      {2, "train.micro_batch_size=6"},
+      {3, "train.micro_batch_size=4 train.recompute=full"},
+      {4, "train.micro_batch_size=1 parallel.prefetch=2"},
+      {4, "train.micro_batch_size=3 parallel.reshard_after_forward=2"},
+      {4, "train.micro_batch_size=1 parallel.reshard_after_forward=2 train.recompute=full parallel.prefetch=0"},
+      {2, "train.micro_batch_size=2 parallel.reshard_after_forward=false parallel.quantize_block=64"},
+  };
+  int next = 0;
+  for (const char* tied : {" model.tied=true", " model.tied=false train.frozen=[\"blocks.1.*\",\"norm.weight\"]"}) {
+    for (const Sharded& row : rows) {
+      if (!soak() && next++ % 2 == 1) continue;
+      const std::string base = std::string(" train.precision=fp32") + tied;
+      const std::string quantized = row.settings + base + " parallel.shard=parameters parallel.quantize_weights=int8";
+      const auto got = run(row.workers, quantized, 1);
+      const auto exact = run(1, "train.micro_batch_size=12" + base, 1);
+      const std::string settings(row.settings);
+      const size_t block = settings.find("quantize_block");
+      rounded_ = std::to_string(row.workers);
+      // The single rank has no such option; it rounds in the same blocks.
+      const auto expected = run(
+          1,
+          "train.micro_batch_size=12" + base +
+              (block == std::string::npos
+                   ? ""
+                   : " parallel.shard=parameters parallel.quantize_weights=int8 parallel." + settings.substr(block)),
+          1);
+      rounded_.clear();
+      compare(expected, got, 1e-5, std::to_string(row.workers) + " " + quantized);
+      EXPECT_NE(exact.at("loss").item<double>(), got.at("loss").item<double>()) << "nothing was rounded: " << quantized;
+    }
+  }
+}
+
+// Quantised sums have the error of their blocks, on whatever axes they go; and what is late changes no bit.
+TEST_F(Layouts, QuantizedGradientsAreNearTheExactOnes) {
+  const struct {
+    int workers;
+    const char* settings;
+    double of_norm;  // the error may be so much of a gradient's norm
+  } rows[] = {
+      {2, "train.micro_batch_size=2 parallel.shard=parameters parallel.quantize_gradients=int8", 0.04},
+      {3, "train.micro_batch_size=4 parallel.shard=optimizer parallel.quantize_gradients=int8", 0.04},
+      {4,
+       "train.micro_batch_size=1 parallel.shard=gradients parallel.quantize_gradients=int4 parallel.quantize_block=32",
+       0.35},
+      {4,
+       "train.micro_batch_size=1 parallel.shard=parameters parallel.shard_size=2 parallel.quantize_gradients=int8 "
+       "parallel.quantize_error_feedback=true",
+       0.04},
+      {4,
+       "train.micro_batch_size=1 parallel.shard=gradients parallel.reduce_every_micro_batch=false "
+       "parallel.quantize_gradients=int8 train.frozen=[\"blocks.1.*\"]",
+       0.04},
+  };
+  for (const auto& row : rows) {
+    const std::string settings = row.settings, base = " train.precision=fp32 model.tied=true ";
+    const size_t frozen = settings.find("train.frozen");
+    const auto expected =
+        run(1, "train.micro_batch_size=12" + base + (frozen == std::string::npos ? "" : settings.substr(frozen)), 1);
+    const auto got = run(row.workers, settings + base, 1);
+    ASSERT_EQ(expected.size(), got.size()) << settings;
+    EXPECT_NEAR(got.at("loss").item<double>(), expected.at("loss").item<double>(), 1e-6) << settings;
+    double worst = 0;
+    for (const auto& [name, gradient] : expected) {
+      if (name == "loss" || name == "norm") continue;
+      const double error = (gradient - got.at(name)).norm().item<double>() / gradient.norm().item<double>();
+      EXPECT_LE(error, row.of_norm) << settings << " " << name;
+      worst = std::max(worst, error);
+    }
+    EXPECT_GT(worst, 1e-4) << "nothing was rounded: " << settings;
+    delays_ = "3";
+    const auto late = run(row.workers, settings + base, 1);
+    delays_.clear();
+    for (const auto& [name, gradient] : got) EXPECT_TRUE(late.at(name).equal(gradient)) << settings << " " << name;
+  }
+}
+
 // Gradients of what is left are those of a run that freezes nothing: a frozen weight passes them on.
 TEST_F(Layouts, FrozenWeightsHaveNoGradientAndChangeNoOther) {
   const std::string base = " train.precision=fp64 model.tied=true";
@@ -568,7 +671,7 @@ TEST_F(Layouts, DelaysAroundCollectivesChangeNoBit) {
                         // On 4 workers: both axes.
                         "parameters optimizer.in_backward=true train.clip_grad_norm=0 train.global_batch_size=8 "
                         "parallel.shard_size=2 train.recompute=full train.recompute_blocks=2 model.layers=5",
-                        "optimizer", "gradients parallel.shard_size=1",
+                        "optimizer", "gradients parallel.shard_size=1", "parameters parallel.quantize_weights=int8",
                         "parameters parallel.prefetch=2 train.recompute=full "
                         "train.recompute_blocks=2",
                         "optimizer optimizer.in_backward=true train.clip_grad_norm=0 train.global_batch_size=6",
@@ -588,6 +691,17 @@ TEST_F(Layouts, DelaysAroundCollectivesChangeNoBit) {
     }
   }
   delays_.clear();
+  // Groups of neighbours that gather for themselves, each at its own time.
+  const std::string second = base.substr(1) + "parameters parallel.reshard_after_forward=2 train.micro_batch_size=1";
+  for (const char* more : {"", " parallel.quantize_weights=int8 parallel.prefetch=0 train.recompute=full"}) {
+    const auto expected = run(4, second + more, 3);
+    for (int seed = 1; seed <= seeds; ++seed) {
+      delays_ = std::to_string(seed);
+      const auto late = run(4, second + more, 3);
+      delays_.clear();
+      for (const auto& [name, tensor] : expected) EXPECT_TRUE(late.at(name).equal(tensor)) << name << more << seed;
+    }
+  }
 }
 
 TEST_F(Layouts, ARampHasTheSameBatchesOnAnyNumberOfWorkers) {
@@ -670,6 +784,11 @@ TEST_F(Layouts, AStepThatIsNotFiniteIsSkippedEverywhereAndTrainingGoesOn) {
       start(workers,
             fmt::format("train.micro_batch_size={} train.precision=bf16 parallel.shard={}", 12 / workers, level), "",
             "skip");
+  // What is not finite stays so in what travels in 8 bits.
+  start(3,
+        "train.micro_batch_size=4 train.precision=bf16 parallel.shard=parameters parallel.quantize_weights=int8 "
+        "parallel.quantize_gradients=int8 parallel.quantize_error_feedback=true",
+        "", "skip");
 }
 
 // The measure can fail: another batch has other gradients.
