@@ -261,7 +261,9 @@ void ShardedModule::Impl::make_units() {
   }
   const bool at_once = options_.level >= Level::gradients && options_.reduce_every_micro_batch;
   if (options_.level == Level::parameters)
-    weights_ = make_gathered_weights(units_, shards_, at::kCPU, {options_.prefetch, options_.reshard_after_forward});
+    weights_ =
+        make_gathered_weights(units_, shards_, at::kCPU,
+                              {.prefetch = options_.prefetch, .reshard_after_forward = options_.reshard_after_forward});
   else
     weights_ = make_resident_weights(units_, shards_, at::kCPU);
   GradientOptions how;

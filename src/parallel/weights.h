@@ -53,7 +53,7 @@ struct GatherOptions {
   int64_t prefetch = 1;                      ///< units that are gathered ahead of their use
   bool reshard_after_forward = true;         ///< whether blocks give their memory to others; otherwise each has its own
   comm::Communicator* neighbours = nullptr;  ///< that keep a second shard, some of the shard axis; null: nobody
-  std::optional<ops::QuantizedFormat> quantized;  ///< in which weights travel over the shard axis
+  std::optional<ops::QuantizedFormat> quantized{};  ///< in which weights travel over the shard axis
 };
 std::unique_ptr<Weights> make_gathered_weights(std::span<const Unit> units, comm::Communicator& shards,
                                                at::Device device, const GatherOptions& options);
