@@ -589,19 +589,19 @@ TEST_F(Layouts, QuantizedGradientsAreNearTheExactOnes) {
     const char* settings;
     double of_norm;  // the error may be so much of a gradient's norm
   } rows[] = {
-      {2, "train.micro_batch_size=2 parallel.shard=parameters parallel.quantize_gradients=int8", 0.04},
-      {3, "train.micro_batch_size=4 parallel.shard=optimizer parallel.quantize_gradients=int8", 0.04},
+      {2, "train.micro_batch_size=2 parallel.shard=parameters parallel.quantize_gradients=int8", 0.02},
+      {3, "train.micro_batch_size=4 parallel.shard=optimizer parallel.quantize_gradients=int8", 0.02},
       {4,
        "train.micro_batch_size=1 parallel.shard=gradients parallel.quantize_gradients=int4 parallel.quantize_block=32",
-       0.35},
+       0.15},
       {4,
        "train.micro_batch_size=1 parallel.shard=parameters parallel.shard_size=2 parallel.quantize_gradients=int8 "
        "parallel.quantize_error_feedback=true",
-       0.04},
+       0.02},
       {4,
        "train.micro_batch_size=1 parallel.shard=gradients parallel.reduce_every_micro_batch=false "
        "parallel.quantize_gradients=int8 train.frozen=[\"blocks.1.*\"]",
-       0.04},
+       0.02},
   };
   for (const auto& row : rows) {
     const std::string settings = row.settings, base = " train.precision=fp32 model.tied=true ";
@@ -611,10 +611,23 @@ TEST_F(Layouts, QuantizedGradientsAreNearTheExactOnes) {
     const auto got = run(row.workers, settings + base, 1);
     ASSERT_EQ(expected.size(), got.size()) << settings;
     EXPECT_NEAR(got.at("loss").item<double>(), expected.at("loss").item<double>(), 1e-6) << settings;
-    double worst = 0;
+    // Of what is stored as one matrix: blocks go across the rows of queries, keys and values, and gradients of keys are
+    // far smaller than the others here.
+    struct Sums {
+      double error = 0, gradient = 0;
+    };
+    std::map<std::string, Sums> stored;
     for (const auto& [name, gradient] : expected) {
       if (name == "loss" || name == "norm") continue;
-      const double error = (gradient - got.at(name)).norm().item<double>() / gradient.norm().item<double>();
+      const size_t part = std::min(
+          {name.find(".q."), name.find(".k."), name.find(".v."), name.find(".gate."), name.find(".up."), name.size()});
+      Sums& sums = stored[name.substr(0, part)];
+      sums.error += (gradient - got.at(name)).square().sum().item<double>();
+      sums.gradient += gradient.square().sum().item<double>();
+    }
+    double worst = 0;
+    for (const auto& [name, sums] : stored) {
+      const double error = std::sqrt(sums.error / sums.gradient);
       EXPECT_LE(error, row.of_norm) << settings << " " << name;
       worst = std::max(worst, error);
     }
