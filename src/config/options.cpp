@@ -433,12 +433,13 @@ void add_parallel(std::vector<Option>& table) {
                       .at_most(1024)
                       .changeable());
   table.push_back(
-      Option("parallel.reshard_after_forward", at(&Config::parallel, &ParallelConfig::reshard_after_forward),
-             "With shard = \"parameters\": blocks give up their weights after forward and gather them again for "
-             "backward. false: they keep them until the step ends, which costs memory and saves the second gather. A "
-             "number: so many neighbouring ranks divide a second shard of them in the type that computes, and what is "
-             "gathered again until the step ends is gathered among those (FSDP2's number, hpZ of ZeRO++). It divides "
-             "shard_size.")
+      Option(
+          "parallel.reshard_after_forward", at(&Config::parallel, &ParallelConfig::reshard_after_forward),
+          "With shard = \"parameters\": blocks give up their weights after forward and gather them again for "
+          "backward. false: they keep them until the step ends, which costs memory and saves the second gather. A "
+          "number: so many ranks that are neighbours among those that divide a copy divide a second shard of them in "
+          "the type that computes, and what is gathered again until the step ends is gathered among those (FSDP2's "
+          "number, hpZ of ZeRO++). It divides shard_size; if it is not smaller, all are neighbours, as with true.")
           .at_least(2)
           .at_most(kMostWidth)
           .changeable());
@@ -447,22 +448,29 @@ void add_parallel(std::vector<Option>& table) {
              "With shard = \"parameters\": how weights travel when they are gathered. none: in the type that computes. "
              "int8: in 8 bits an element, with a scale for each block of quantize_block elements (qwZ of ZeRO++). All "
              "ranks compute with the rounded weights; each keeps its own in float.")
-          .one_of({"none", "int8"}));
-  table.push_back(Option(
-      "parallel.quantize_gradients", at(&Config::parallel, &ParallelConfig::quantize_gradients),
-      "With a shard level other than none: how contributions to gradients travel. none: in float. int8, int4: in "
-      "8 or 4 bits an element, with scales as above, and summed in float where they arrive (qgZ of ZeRO++). With "
-      "copies of shards the sums are rounded once more on their way between copies, and once on their way back."));
+          .one_of({"none", "int8"})
+          .changeable());
+  table.push_back(
+      Option(
+          "parallel.quantize_gradients", at(&Config::parallel, &ParallelConfig::quantize_gradients),
+          "With a shard level other than none: how contributions to gradients travel. none: in float. int8, int4: in "
+          "8 or 4 bits an element, with scales as above, and summed in float where they arrive (qgZ of ZeRO++). With "
+          "copies of shards the sums are rounded once more on their way between copies, and once on their way back. "
+          "Vectors (norms, biases) travel in float.")
+          .changeable());
   table.push_back(Option("parallel.quantize_block", at(&Config::parallel, &ParallelConfig::quantize_block),
                          "Elements that share a scale, of 4 bytes, where weights or gradients travel quantised: fewer "
                          "make the error smaller and the bytes more. Even.")
                       .at_least(16)
-                      .at_most(65536));
+                      .at_most(65536)
+                      .changeable());
   table.push_back(
       Option("parallel.quantize_error_feedback", at(&Config::parallel, &ParallelConfig::quantize_error_feedback),
              "With quantize_gradients: what rounding lost is kept, in float, and added to what is sent next, so that "
-             "it is not lost for good. It takes as much memory as all gradients of a rank, is not saved in checkpoints "
-             "(a resumed run starts without it), and is kept also where a step is skipped."));
+             "it is not lost for good. It takes 4 bytes for each parameter that is trained, on every rank: it is not "
+             "divided. It is not in checkpoints (a resumed run starts without it), and what is left of a step that is "
+             "skipped is forgotten.")
+          .changeable());
   table.push_back(
       Option("parallel.reduce_every_micro_batch", at(&Config::parallel, &ParallelConfig::reduce_every_micro_batch),
              "With shard = \"gradients\" or \"parameters\": gradients are exchanged after each micro-batch, and a "

@@ -142,6 +142,10 @@ void check_quantized(const Config& config, Checks& checks) {
       "parallel.quantize_gradients = \"{}\" keeps gradients until all have come, and optimizer.in_backward = "
       "true gives them up; false goes with it",
       name_of(parallel.quantize_gradients));
+  checks.require(!gradients || config.comm.check != CommCheck::all, {"comm.check", "parallel.quantize_gradients"},
+                 "comm.check = \"all\" looks for NaN in what ranks exchange, and parallel.quantize_gradients = \"{}\" "
+                 "sends bytes; comm.check = \"shapes\" goes with it",
+                 name_of(parallel.quantize_gradients));
   checks.require(parallel.quantize_block % 2 == 0, {"parallel.quantize_block"},
                  "parallel.quantize_block = {} is odd, and two numbers of 4 bits share a byte; {} or {} work",
                  parallel.quantize_block, parallel.quantize_block - 1, parallel.quantize_block + 1);

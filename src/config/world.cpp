@@ -39,18 +39,20 @@ void resolve_shard_size(ParallelConfig& parallel) {
               describe::either(describe::nearest_divisors(parallel.data, parallel.shard_size)));
 }
 
-// A second shard lies within a copy, and what is quantised goes between the ranks of one.
-void refuse_what_one_copy_cannot(const ParallelConfig& parallel) {
+// A second shard lies within a copy, and what is quantised goes between the ranks of one. Where a copy is divided by no
+// more ranks than share a second shard, they are neighbours all: the same as true.
+void resolve_exchanges_of_a_copy(ParallelConfig& parallel) {
   std::vector<std::string> faults;
   const int64_t size = parallel.shard_size, group = parallel.reshard_after_forward.group;
-  if (group > 0 && (size % group != 0 || group == size)) {
+  if (group >= size) parallel.reshard_after_forward = {};
+  if (group > 0 && group < size && size % group != 0) {
     std::vector<int64_t> works;
     for (int64_t divisor = 2; divisor < size; ++divisor)
       if (size % divisor == 0) works.push_back(divisor);
     faults.push_back(fmt::format(
-        "parallel.reshard_after_forward = {}: the {} rank{} that divide a copy have to be several such groups of "
+        "parallel.reshard_after_forward = {}: the {} ranks that divide a copy cannot be divided into such groups of "
         "neighbours; {}true (gather from all of them) and false (keep) work",
-        group, size, size == 1 ? "" : "s", works.empty() ? "" : fmt::format("{}, ", fmt::join(works, ", "))));
+        group, size, works.empty() ? "" : fmt::format("{}, ", fmt::join(works, ", "))));
   }
   if (size == 1 && parallel.data > 1 &&
       (parallel.quantize_weights != Quantize::none || parallel.quantize_gradients != Quantize::none))
@@ -106,7 +108,7 @@ int64_t resolve_world(Config& config, int64_t world) {
   Config resolved = config;
   const int64_t ranks = resolve_data_ranks(resolved.parallel, world);
   resolve_shard_size(resolved.parallel);
-  refuse_what_one_copy_cannot(resolved.parallel);
+  resolve_exchanges_of_a_copy(resolved.parallel);
   const int64_t micro = resolved.train.micro_batch_size;
   int64_t& global = resolved.train.global_batch_size;
   if (micro < 1) throw_input("train.micro_batch_size = {}: at least 1 is needed", micro);

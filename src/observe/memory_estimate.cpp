@@ -65,8 +65,10 @@ void add_messages(std::vector<MemoryItem>& items, const UnitSizes& unit, const M
   if (options.quantize_gradients != Quantize::none) {
     const double largest =
         static_cast<double>(unit.largest) * packed_bytes(options.quantize_gradients, options.quantize_block);
-    bytes += 2 * 2 * largest;  // two that take turns, of each what goes and what comes
-    if (options.replicas > 1) bytes += 2 * 2 * largest / ranks + (1 + 1 / copies) * largest / ranks;
+    // Two that take turns, of each what goes to the others and what comes from them; between copies the same, and the
+    // sums that they tell each other.
+    bytes += 2 * 2 * largest * (ranks - 1) / ranks;
+    if (options.replicas > 1) bytes += 2 * (2 * (copies - 1) / copies + 1 + 1 / copies) * largest / ranks;
   }
   if (bytes > 0)
     items.push_back({"communication", static_cast<int64_t>(bytes), "of what travels quantised, sent and received"});
@@ -108,7 +110,8 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
   if (gathers || sizes.weight != sizes.compute) per_parameter("master weights", sizes.compute);
   const int64_t gradient = options.narrow_gradients ? sizes.weight : sizes.compute;
   const bool at_once = shard >= Shard::gradients && options.reduce_every_micro_batch;
-  const int64_t turns = std::min<int64_t>(2, shape.layers);  // blocks that have room for their gradients
+  const bool rounds = shard != Shard::none && options.quantize_gradients != config::Quantize::none;
+  const int64_t turns = std::min<int64_t>(rounds ? 1 : 2, shape.layers);  // blocks that have room for their gradients
   if (options.update_in_backward) {
     items.push_back({"gradients", (turns * unit.block + unit.ends) * gradient,
                      fmt::format("{} bytes a parameter {}", gradient, units(turns))});
@@ -125,10 +128,10 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
     items.back().how +=
         fmt::format(", and {} more for a tree of {} micro-batches", waiting, options.tree_micro_batches);
   }
-  if (shard != Shard::none && options.quantize_gradients != config::Quantize::none && options.error_feedback) {
-    const int64_t over_copies =
-        options.replicas > 1 ? all * sizes.compute / ranks + all * sizes.compute / ranks / options.replicas : 0;
-    items.back().bytes += all * sizes.compute + over_copies;
+  if (rounds && options.error_feedback) {
+    // Of what goes to the other ranks; and of the rank's shard, which goes to other copies or is told to them.
+    items.back().bytes += all * sizes.compute * (ranks - 1) / ranks;
+    if (options.replicas > 1) items.back().bytes += all * sizes.compute / ranks;
     items.back().how += ", and what rounding loses of them";
   }
   if (options.moments_on_disk)

@@ -137,15 +137,25 @@ at::Tensor in_blocks(const QuantizedFormat& format, const at::Tensor& flat) {
   return at::constant_pad_nd(flat, {0, blocks * format.block - flat.numel()}).view({blocks, format.block});
 }
 
-// Codes of 4 bits lie in halves of each block, and of the last, shorter one.
+// Codes of 4 bits lie in halves of each block: [blocks, block] to [blocks, bytes], and back.
 at::Tensor two_in_a_byte(const at::Tensor& codes) {
-  const int64_t half = (codes.numel() + 1) / 2;
-  const at::Tensor low = codes.narrow(0, 0, half) + 8, high = codes.narrow(0, half, codes.numel() - half) + 8;
-  return low + 16 * at::constant_pad_nd(high, {0, half - high.numel()}, 8);
+  const int64_t count = codes.size(1), half = (count + 1) / 2;
+  const at::Tensor low = codes.narrow(1, 0, half) + 8, high = codes.narrow(1, half, count - half) + 8;
+  return low + 16 * at::constant_pad_nd(high, {0, half - high.size(1)}, 8);
 }
 at::Tensor one_in_a_number(const at::Tensor& bytes, int64_t count) {
   const at::Tensor wide = bytes.to(at::kInt);
-  return at::cat({wide.remainder(16), wide.div(16, "floor")}).narrow(0, 0, count) - 8;
+  return at::cat({wide.remainder(16), wide.div(16, "floor")}, 1).narrow(1, 0, count) - 8;
+}
+
+// of_blocks([blocks, width]) of the first `blocks` blocks, and of_blocks([1, rest]) of the shorter last one.
+template <typename Body>
+at::Tensor in_whole_and_last(const at::Tensor& numbers, int64_t blocks, int64_t width, Body of_blocks) {
+  const int64_t whole = blocks * width, rest = numbers.numel() - whole;
+  std::vector<at::Tensor> parts;
+  if (whole > 0) parts.push_back(of_blocks(numbers.narrow(0, 0, whole).view({blocks, width}), false).reshape({-1}));
+  if (rest > 0) parts.push_back(of_blocks(numbers.narrow(0, whole, rest).view({1, rest}), true).reshape({-1}));
+  return at::cat(parts);
 }
 
 }  // namespace
@@ -174,9 +184,9 @@ void quantize(const QuantizedFormat& format, const at::Tensor& values, const at:
   const at::Tensor whole = codes.view({-1}).narrow(0, 0, elements).to(at::kInt);
   at::Tensor bytes = whole.to(at::kChar).view(at::kByte);
   if (format.bits == 4) {
-    std::vector<at::Tensor> parts;
-    for (const at::Tensor& block : whole.split(format.block)) parts.push_back(two_in_a_byte(block));
-    bytes = at::cat(parts).to(at::kByte);
+    bytes = in_whole_and_last(whole, elements / format.block, format.block, [](const at::Tensor& blocks, bool) {
+              return two_in_a_byte(blocks);
+            }).to(at::kByte);
   }
   codes_in(format, packed, elements).copy_(bytes);
 }
@@ -189,13 +199,10 @@ void dequantize(const QuantizedFormat& format, const at::Tensor& packed, const a
   if (format.bits == 8) {
     codes = codes.view(at::kChar).to(at::kFloat);
   } else {
-    std::vector<at::Tensor> parts;
-    int64_t left = elements;
-    for (const at::Tensor& bytes : codes.split(format.block / 2)) {
-      parts.push_back(one_in_a_number(bytes, std::min(left, format.block)));
-      left -= format.block;
-    }
-    codes = at::cat(parts).to(at::kFloat);
+    const auto numbers_of = [&](const at::Tensor& bytes, bool last) {
+      return one_in_a_number(bytes, last ? elements % format.block : format.block);
+    };
+    codes = in_whole_and_last(codes, elements / format.block, format.block / 2, numbers_of).to(at::kFloat);
   }
   const at::Tensor scales = scales_in(format, packed, elements).unsqueeze(1);
   const at::Tensor result = (in_blocks(format, codes) * scales).view({-1}).narrow(0, 0, elements);

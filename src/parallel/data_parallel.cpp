@@ -32,6 +32,8 @@ DataParallel::DataParallel(models::Model& model, comm::Communicator& shards, com
   for (const nn::Unit& unit : model.units()) units_.emplace_back(unit, shards.rank(), shards.size());
   TRIREME_CHECK(options.level == Level::parameters || (options.second_shard_ranks == 0 && !options.quantized_weights),
                 "a second shard, or weights that travel quantised, where weights are not gathered");
+  TRIREME_CHECK(options.level != Level::none || !options.quantized_gradients,
+                "gradients that travel quantised to the ranks that divide a copy, and nothing is divided");
   if (options.second_shard_ranks > 0) neighbours_ = neighbours_in(shards, options.second_shard_ranks);
   if (options.level == Level::parameters)
     weights_ = make_gathered_weights(
@@ -143,6 +145,8 @@ void DataParallel::finish_gradients() {
   gradients_->finish();
   exposed_seconds_ = weights_->take_waited_seconds() + gradients_->take_waited_seconds();
 }
+
+void DataParallel::discard_step() { gradients_->forget_residuals(); }
 
 void DataParallel::before_use(const nn::Parameter& parameter) { weights_->use(unit_of_.at(&parameter)); }
 void DataParallel::before_gradient(nn::Parameter& parameter) {

@@ -40,11 +40,11 @@ struct DataParallelOptions {
   Level level = Level::none;
   int64_t prefetch = 1;               ///< parameters: units gathered ahead of their use
   bool reshard_after_forward = true;  ///< parameters: whether blocks are gathered again for backward
-  /// parameters, with the above: so many neighbours keep what was gathered as a second shard, and gather from that
-  /// until the weights change. It divides the ranks of the shard axis. 0: none.
+  /// parameters, with the above: so many neighbours of the shard axis keep what was gathered as a second shard, and
+  /// gather from that until the weights change. It divides the ranks of the shard axis. 0: none.
   int64_t second_shard_ranks = 0;
   std::optional<ops::QuantizedFormat> quantized_weights{};    ///< parameters: in which they travel
-  std::optional<ops::QuantizedFormat> quantized_gradients{};  ///< not none, and without tree: likewise
+  std::optional<ops::QuantizedFormat> quantized_gradients{};  ///< all but none, without tree: likewise
   bool error_feedback = false;                                ///< of quantised gradients
   /// gradients, parameters: exchange gradients after each micro-batch. Otherwise they are kept whole until the last.
   bool reduce_every_micro_batch = true;
@@ -103,6 +103,8 @@ class DataParallel final : public nn::ParameterOwner {
   void begin_step(int64_t micro_batches, Use use = {});
   /// Waits for all sums. Throws InternalError that names a parameter whose gradient did not arrive.
   void finish_gradients();
+  /// In place of an update: what this step left for the next ones (error feedback) is forgotten.
+  void discard_step();
 
   /// Of options.tree.
   MicroBatchOrder micro_batch_order() const;
@@ -111,6 +113,8 @@ class DataParallel final : public nn::ParameterOwner {
   /// The ranks that hold the other shares of what this one holds, and those that hold the same.
   comm::Communicator& shards() const { return shards_; }
   comm::Communicator& replicas() const { return replicas_; }
+  /// Those that keep a second shard; null: nobody.
+  comm::Communicator* neighbours() const { return neighbours_.get(); }
   /// Whether a forward pass is collective: all ranks of `shards` have to make the same ones.
   bool forward_is_collective() const { return options_.level == Level::parameters && shards_.size() > 1; }
 

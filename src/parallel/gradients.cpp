@@ -14,8 +14,9 @@
 namespace trireme::parallel {
 namespace {
 
-// Buffers that the units of blocks take in turn: one is filled while another is exchanged.
-constexpr int64_t kBlockBuffers = 2;
+// Buffers that the units of blocks take in turn: one is filled while another is exchanged. What is rounded for its way
+// has left the buffer at once.
+constexpr int64_t kBlockBuffers = 2, kBlockBuffersQuantized = 1;
 // Units whose sums over the copies of shards may wait for their exchange: fewer than the operations that a group keeps.
 constexpr size_t kMostWaiting = 16;
 
@@ -52,14 +53,15 @@ Gradients::Gradients(std::span<const Unit> units, comm::Communicator& shards, co
   if (at_once_ || use_) {
     // The largest of the units that share a buffer.
     std::vector<int64_t> elements;
-    std::vector<int64_t> of_turn(kBlockBuffers, -1);
+    const int64_t turns = quantized_ != nullptr ? kBlockBuffersQuantized : kBlockBuffers;
+    std::vector<int64_t> of_turn(static_cast<size_t>(turns), -1);
     for (State& state : states_) {
       const int64_t block = state.unit->block;
-      int64_t index = block >= 0 ? of_turn[static_cast<size_t>(block % kBlockBuffers)] : -1;
+      int64_t index = block >= 0 ? of_turn[static_cast<size_t>(block % turns)] : -1;
       if (index < 0) {
         index = static_cast<int64_t>(elements.size());
         elements.push_back(0);
-        if (block >= 0) of_turn[static_cast<size_t>(block % kBlockBuffers)] = index;
+        if (block >= 0) of_turn[static_cast<size_t>(block % turns)] = index;
       }
       state.buffer = static_cast<size_t>(index);
       elements[state.buffer] = std::max(elements[state.buffer], state.unit->elements);
@@ -172,13 +174,6 @@ bool Gradients::reduced(State& state) {
   return quantized_ != nullptr ? quantized_->reduced(state.index) : state.reduce.done();
 }
 
-void Gradients::finish_reduce(State& state) {
-  if (quantized_ != nullptr)
-    quantized_->finish_reduce(state.index);
-  else
-    wait(state.reduce);
-}
-
 // A shard that has been reduced and not counted: before its memory is used again, and before it goes to the replicas.
 void Gradients::count_reduced(State& state) {
   if (!std::exchange(state.uncounted, false)) return;
@@ -191,6 +186,7 @@ void Gradients::count_reduced(State& state) {
 void Gradients::sum_over_replicas(size_t most_waiting) {
   while (!reducing_.empty()) {
     State& state = *reducing_.front();
+    if (quantized_ != nullptr && !(reduced(state) && quantized_->can_replicate())) return;
     if (reducing_.size() <= most_waiting && !reduced(state)) return;
     sum_first_over_replicas();
   }
@@ -198,13 +194,13 @@ void Gradients::sum_over_replicas(size_t most_waiting) {
 
 void Gradients::sum_first_over_replicas() {
   State& state = *reducing_.front();
-  finish_reduce(state);
+  wait(state.reduce);
   count_reduced(state);
   comm::Reduction how;
   how.tree = tree_;
   // Whole buffers in one piece: gaps between the parameters are zeros. In a buffer that units share they may be
   // anything.
-  if (quantized_ != nullptr && replicas_.size() > 1)
+  if (quantized_ != nullptr)
     quantized_->replicate(state.index, state.shards);
   else if (at_once_)
     state.replicate = replicas_.all_reduce_async(state.sums.tensor(), how);
@@ -240,9 +236,14 @@ void Gradients::finish() {
       TRIREME_CHECK(parameter->complete(), "the gradient of {} is not complete: {} of {} contributions arrived",
                     parameter->name(), parameter->arrived(), parameter->expected());
   }
+  if (quantized_ != nullptr) {
+    // All of the first axis before anything of the second is waited for.
+    for (const State* state : reducing_) quantized_->finish_reduce(state->index);
+    while (!reducing_.empty()) sum_first_over_replicas();
+    quantized_->finish_replicas();
+  }
   sum_over_replicas(0);
   while (!summing_.empty()) use_first();
-  if (quantized_ != nullptr) quantized_->finish_replicas();
   // In about the order in which they were posted: the last units of the model first.
   for (auto state = states_.rbegin(); state != states_.rend(); ++state) wait(state->replicate);
 }

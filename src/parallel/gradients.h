@@ -55,6 +55,11 @@ class Gradients {
   /// Waits for all sums. Throws InternalError that names a parameter whose gradient did not arrive.
   void finish();
 
+  /// Quantised, with error feedback: the step is thrown away, and with it what rounding lost.
+  void forget_residuals() {
+    if (quantized_ != nullptr) quantized_->forget_residuals();
+  }
+
   /// Seconds that compute has waited here for other ranks since the last call.
   double take_waited_seconds() {
     return std::exchange(waited_seconds_, 0.0) + (quantized_ == nullptr ? 0 : quantized_->take_waited_seconds());
@@ -90,7 +95,6 @@ class Gradients {
   void on_complete(State& state);
   void exchange(State& state);
   bool reduced(State& state);
-  void finish_reduce(State& state);
   void count(State& state, const at::Tensor& sum);
   void count_reduced(State& state);
   void sum_over_replicas(size_t most_waiting);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -29,16 +30,21 @@ std::vector<QuantizedParts> parts_of_shards(const ops::QuantizedFormat& format, 
   std::vector<QuantizedParts> parts;
   for (const Unit& unit : units) {
     std::vector<int64_t> elements;
+    std::vector<bool> exact;
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       const int64_t held = unit.rows[i].size() * unit.parameters[i]->row_elements();
       for (int64_t r = 0; r < ranks; ++r) elements.push_back(nn::rows_of_rank(held, r, ranks).size());
+      exact.push_back(unit.parameters[i]->shape().size() == 1);
     }
-    parts.emplace_back(format, elements, ranks);
+    parts.emplace_back(format, exact, elements, ranks);
   }
   return parts;
 }
 
-int64_t own_bytes(const QuantizedParts& parts, int64_t rank) { return parts.rank_bytes()[static_cast<size_t>(rank)]; }
+at::Tensor zeros(int64_t elements, at::Device device) {
+  const memory::PurposeScope scope(memory::Purpose::gradients);
+  return at::zeros({elements}, at::TensorOptions(at::kFloat).device(device));
+}
 
 }  // namespace
 
@@ -46,11 +52,13 @@ QuantizedReduceScatter::QuantizedReduceScatter(comm::Communicator& ranks, const 
                                                std::vector<QuantizedParts> parts, at::Device device,
                                                bool error_feedback)
     : ranks_(ranks), parts_(std::move(parts)) {
-  // Every rank asks for the same memory, whatever it will receive.
+  // Every rank asks for the same memory, whatever it will send and receive.
   int64_t most_sent = 0, most_received = 0;
   for (const QuantizedParts& list : parts_) {
-    most_sent = std::max(most_sent, list.bytes());
-    for (const int64_t bytes : list.rank_bytes()) most_received = std::max(most_received, bytes * ranks.size());
+    for (const int64_t bytes : list.rank_bytes()) {
+      most_sent = std::max(most_sent, list.bytes() - bytes);
+      most_received = std::max(most_received, bytes * (ranks.size() - 1));
+    }
   }
   for (size_t i = 0; i < std::min(kBuffers, parts_.size()); ++i) {
     const auto bytes = [&](const char* what, int64_t count) {
@@ -61,28 +69,52 @@ QuantizedReduceScatter::QuantizedReduceScatter(comm::Communicator& ranks, const 
   }
   residuals_.resize(parts_.size());
   if (!error_feedback) return;
-  const memory::PurposeScope scope(memory::Purpose::gradients);
   for (size_t i = 0; i < parts_.size(); ++i)
     for (size_t t = 0; t < parts_[i].tensors(); ++t)
-      residuals_[i].push_back(at::zeros({parts_[i].elements_in(t)}, at::TensorOptions(at::kFloat).device(device)));
+      residuals_[i].push_back(zeros(parts_[i].elements_in(t) - parts_[i].elements_of_rank(t, ranks.rank()), device));
+}
+
+// Those of the other ranks lie one after another.
+at::Tensor QuantizedReduceScatter::residual_of(size_t index, size_t t, int64_t rank) const {
+  if (residuals_[index].empty()) return {};
+  int64_t first = 0;
+  for (int64_t r = 0; r < rank; ++r)
+    if (r != ranks_.rank()) first += parts_[index].elements_of_rank(t, r);
+  return residuals_[index][t].narrow(0, first, parts_[index].elements_of_rank(t, rank));
 }
 
 void QuantizedReduceScatter::post(size_t index, at::TensorList whole, at::TensorList own, bool accumulate) {
   while (exchanges_.size() >= buffers_.size()) finish_oldest();
   const QuantizedParts& parts = parts_[index];
   const Buffer& buffer = buffers_[next_buffer_];
-  const int64_t mine = own_bytes(parts, ranks_.rank());
-  const at::Tensor send = buffer.send.tensor().narrow(0, 0, parts.bytes());
+  std::vector<int64_t> to_each = parts.rank_bytes(), from_each(to_each.size());
+  std::vector<at::Tensor> sums;
+  int64_t sent = 0;
   for (int64_t r = 0; r < ranks_.size(); ++r) {
-    const at::Tensor bytes = parts.bytes_in(send, r);
+    const auto rank = static_cast<size_t>(r);
+    if (r == ranks_.rank()) {
+      for (size_t t = 0; t < whole.size(); ++t) {
+        const at::Tensor mine = parts.elements_of(whole[t], t, r), sum = own[t].view({-1});
+        sums.push_back(sum);
+        if (mine.data_ptr() == sum.data_ptr()) continue;
+        if (accumulate)
+          sum.add_(mine);
+        else
+          sum.copy_(mine);
+      }
+      to_each[rank] = 0;
+      continue;
+    }
+    const at::Tensor bytes = buffer.send.tensor().narrow(0, sent, to_each[rank]);
     for (size_t t = 0; t < whole.size(); ++t)
-      ops::quantize(parts.format(), parts.elements_of(whole[t], t, r), parts.packed(bytes, t, r),
-                    residuals_[index].empty() ? at::Tensor() : parts.elements_of(residuals_[index][t], t, r));
+      parts.pack(t, r, parts.elements_of(whole[t], t, r), bytes, residual_of(index, t, r));
+    sent += to_each[rank];
+    from_each[rank] = parts.rank_bytes()[static_cast<size_t>(ranks_.rank())];
   }
-  const std::vector<int64_t> from_each(static_cast<size_t>(ranks_.size()), mine);
-  comm::Work work = ranks_.all_to_all_v_async(buffer.receive.tensor().narrow(0, 0, mine * ranks_.size()), send,
-                                              from_each, parts.rank_bytes());
-  exchanges_.push_back({index, next_buffer_, own.vec(), accumulate, std::move(work)});
+  const int64_t received = std::accumulate(from_each.begin(), from_each.end(), int64_t{0});
+  comm::Work work = ranks_.all_to_all_v_async(buffer.receive.tensor().narrow(0, 0, received),
+                                              buffer.send.tensor().narrow(0, 0, sent), from_each, to_each);
+  exchanges_.push_back({index, next_buffer_, std::move(sums), std::move(work)});
   next_buffer_ = (next_buffer_ + 1) % buffers_.size();
 }
 
@@ -92,33 +124,32 @@ void QuantizedReduceScatter::finish_oldest() {
   exchange.work.wait();
   waited_seconds_ += seconds_since(start);
   const QuantizedParts& parts = parts_[exchange.index];
-  const int64_t rank = ranks_.rank(), mine = own_bytes(parts, rank);
+  const int64_t rank = ranks_.rank(), bytes = parts.rank_bytes()[static_cast<size_t>(rank)];
   const at::Tensor& received = buffers_[exchange.buffer].receive.tensor();
-  for (size_t t = 0; t < exchange.own.size(); ++t) {
-    std::vector<at::Tensor> contributions;
-    for (int64_t r = 0; r < ranks_.size(); ++r)
-      contributions.push_back(parts.packed(received.narrow(0, r * mine, mine), t, rank));
-    ops::sum_dequantized(parts.format(), contributions, exchange.own[t].view({-1}), exchange.accumulate);
-  }
+  std::vector<at::Tensor> contributions;
+  for (int64_t i = 0; i + 1 < ranks_.size(); ++i) contributions.push_back(received.narrow(0, i * bytes, bytes));
+  for (size_t t = 0; t < exchange.own.size(); ++t) parts.add(t, rank, contributions, exchange.own[t]);
   exchanges_.pop_front();
 }
 
+bool QuantizedReduceScatter::has_room() {
+  while (!exchanges_.empty() && exchanges_.front().work.done()) finish_oldest();
+  return exchanges_.size() < buffers_.size();
+}
+
 bool QuantizedReduceScatter::done(size_t index) {
-  const auto under_way = [&] {
-    return std::any_of(exchanges_.begin(), exchanges_.end(),
-                       [&](const Exchange& exchange) { return exchange.index == index; });
-  };
-  while (under_way()) {
-    if (!exchanges_.front().work.done()) return false;
-    finish_oldest();
-  }
-  return true;
+  has_room();
+  return std::none_of(exchanges_.begin(), exchanges_.end(),
+                      [&](const Exchange& exchange) { return exchange.index == index; });
 }
 
 void QuantizedReduceScatter::finish(size_t index) {
-  while (std::any_of(exchanges_.begin(), exchanges_.end(),
-                     [&](const Exchange& exchange) { return exchange.index == index; }))
-    finish_oldest();
+  while (!done(index)) finish_oldest();
+}
+
+void QuantizedReduceScatter::forget_residuals() {
+  for (const std::vector<at::Tensor>& list : residuals_)
+    for (const at::Tensor& residual : list) residual.zero_();
 }
 
 QuantizedGradients::QuantizedGradients(std::span<const Unit> units, comm::Communicator& shards,
@@ -137,20 +168,22 @@ QuantizedGradients::QuantizedGradients(std::span<const Unit> units, comm::Commun
     most = std::max(most, unit.bytes());
     for (const int64_t bytes : unit.rank_bytes()) most_sent = std::max(most_sent, bytes);
   }
-  send_ = SharedTensor(replicas, "quantized sums sent", most_sent, at::kByte, device, memory::Purpose::communication,
-                       comm::Sharing::each);
-  received_ = SharedTensor(replicas, "quantized sums", most, at::kByte, device, memory::Purpose::communication,
-                           comm::Sharing::each);
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    const auto bytes = [&](const char* what, int64_t count) {
+      return SharedTensor(replicas, fmt::format("quantized sums {} {}", what, i), count, at::kByte, device,
+                          memory::Purpose::communication, comm::Sharing::each);
+    };
+    messages_[i] = {bytes("sent", most_sent), bytes("received", most), {}};
+  }
   residuals_.resize(units.size());
   if (!options.error_feedback) return;
-  const memory::PurposeScope scope(memory::Purpose::gradients);
   for (size_t u = 0; u < units.size(); ++u)
     for (size_t t = 0; t < parts[u].tensors(); ++t)
-      residuals_[u].push_back(
-          at::zeros({parts[u].elements_of_rank(t, replicas.rank())}, at::TensorOptions(at::kFloat).device(device)));
+      residuals_[u].push_back(zeros(parts[u].elements_of_rank(t, replicas.rank()), device));
 }
 
 void QuantizedGradients::replicate(size_t unit, at::TensorList shards) {
+  if (over_replicas_ == nullptr) return;
   std::vector<at::Tensor> own;
   for (size_t t = 0; t < shards.size(); ++t)
     own.push_back(over_replicas_->parts(unit).elements_of(shards[t], t, replicas_.rank()));
@@ -158,20 +191,34 @@ void QuantizedGradients::replicate(size_t unit, at::TensorList shards) {
   started_.push_back({unit, shards.vec()});
 }
 
+// This rank's part of a sum, to all copies.
+void QuantizedGradients::tell(const Started& started, Message& message) {
+  const QuantizedGather& gather = gathers_[started.unit];
+  std::vector<at::Tensor> own;
+  for (size_t t = 0; t < started.shards.size(); ++t)
+    own.push_back(gather.parts().elements_of(started.shards[t], t, replicas_.rank()));
+  message.work = gather.post(own, message.send.tensor(), message.received.tensor(), residuals_[started.unit]);
+}
+
 void QuantizedGradients::finish_replicas() {
-  for (const Started& started : started_) {
-    over_replicas_->finish(started.unit);
-    const QuantizedGather& gather = gathers_[started.unit];
-    std::vector<at::Tensor> own;
-    for (size_t t = 0; t < started.shards.size(); ++t)
-      own.push_back(gather.parts().elements_of(started.shards[t], t, replicas_.rank()));
-    comm::Work work = gather.post(own, send_.tensor(), received_.tensor(), residuals_[started.unit]);
+  for (const Started& started : started_) over_replicas_->finish(started.unit);
+  for (size_t i = 0; i <= started_.size(); ++i) {
+    if (i < started_.size()) tell(started_[i], messages_[i % 2]);
+    if (i == 0) continue;
+    Message& message = messages_[(i - 1) % 2];
     const int64_t start = steady_nanoseconds();
-    work.wait();
+    message.work.wait();
     waited_seconds_ += seconds_since(start);
-    gather.unpack(received_.tensor(), started.shards);
+    gathers_[started_[i - 1].unit].unpack(message.received.tensor(), started_[i - 1].shards);
   }
   started_.clear();
+}
+
+void QuantizedGradients::forget_residuals() {
+  over_shards_.forget_residuals();
+  if (over_replicas_ != nullptr) over_replicas_->forget_residuals();
+  for (const std::vector<at::Tensor>& unit : residuals_)
+    for (const at::Tensor& residual : unit) residual.zero_();
 }
 
 double QuantizedGradients::take_waited_seconds() {

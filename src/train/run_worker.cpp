@@ -393,8 +393,10 @@ ExitCode run_worker(config::Config config, WorkerContext& context) {
     const bool with_record = ours == nullptr || ours->code() != ExitCode::bad_input;
     world->abort(error.what(), with_record);
     // Wakes those that sleep in a group of its own.
-    for (const char* axis : {"data", "shard", "replicate"})
-      if (session) session->mesh->axis(axis).abort(error.what(), false);
+    if (session) {
+      for (const char* axis : {"data", "shard", "replicate"}) session->mesh->axis(axis).abort(error.what(), false);
+      if (comm::Communicator* neighbours = session->data_parallel->neighbours()) neighbours->abort(error.what(), false);
+    }
     if (out_of_memory) throw *out_of_memory;
     throw;
   }

@@ -200,7 +200,9 @@ StepResult step(Session& s, const std::function<bool()>& wants_to_stop) {
   result.skipped = verdict.not_finite || verdict.spike;
   if (verdict.spike) result.usual_norm = s.spike_guard->median();
   s.loss_scaler->update(!verdict.not_finite);
-  if (!result.skipped)
+  if (result.skipped)
+    s.data_parallel->discard_step();
+  else
     update(s, result.learning_rate, optim::clip_coefficient(norm.total, s.config.train.clip_grad_norm) / loss_scale);
   if (!verdict.not_finite) s.spike_guard->remember(norm.total);
 

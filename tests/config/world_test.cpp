@@ -76,9 +76,12 @@ TEST(World, ASecondShardIsOfSeveralGroupsInACopy) {
   } rows[] = {{2, -1, 4, ""},
               {2, 4, 8, ""},
               {3, -1, 4, "2, true (gather from all of them) and false (keep) work"},
-              {4, -1, 4, "the 4 ranks that divide a copy have to be several such groups"},
+              {4, -1, 6, "the 6 ranks that divide a copy cannot be divided into such groups"},
               {2, -1, 3, "; true (gather from all of them) and false (keep) work"},
-              {2, -1, 1, "the 1 rank that divide"}};
+              // All are neighbours.
+              {4, -1, 4, ""},
+              {8, 2, 8, ""},
+              {2, -1, 1, ""}};
   for (const auto& row : rows) {
     Config config = with(1, -1);
     config.parallel.shard = Shard::parameters;
@@ -87,6 +90,8 @@ TEST(World, ASecondShardIsOfSeveralGroupsInACopy) {
     try {
       resolve_world(config, row.world);
       EXPECT_STREQ(row.message, "");
+      EXPECT_TRUE(config.parallel.reshard_after_forward.after_forward);
+      EXPECT_EQ(config.parallel.reshard_after_forward.group, row.group < config.parallel.shard_size ? row.group : 0);
     } catch (const InputError& error) {
       EXPECT_STRNE(row.message, "") << error.what();
       EXPECT_THAT(error.what(), HasSubstr(row.message));

@@ -38,13 +38,16 @@ class MpiTest(EndToEnd):
         rows = {"whole weights": {}, "divided weights": {"parallel.shard": "parameters"},
                 "what travels in 8 bits": {"parallel.shard": "parameters", "parallel.quantize_weights": "int8",
                                            "parallel.quantize_gradients": "int8", "parallel.quantize_error_feedback": "true"},
+                "a second shard": {"workers": 4, "parallel.shard": "parameters", "parallel.reshard_after_forward": 2,
+                                   "train.micro_batch_size": 1, "model.layers": 5, "train.recompute": "full"},
                 "an emulated link": {"comm.emulate.replicate.latency_us": 500},
                 "divided optimizer in bf16": {"parallel.shard": "optimizer", "train.precision": "bf16"},
                 "divided gradients, everything compared": {"parallel.shard": "gradients", "comm.check": "all"}}
         for name, settings in rows.items():
             with self.subTest(name):
-                shared = self.trained(self.new_run(f"{name} shm"), 2, {**STEPS, **settings})
-                over_mpi = self.train_mpi(self.new_run(f"{name} mpi"), {**STEPS, **settings})
+                workers = settings.pop("workers", 2)
+                shared = self.trained(self.new_run(f"{name} shm"), workers, {**STEPS, **settings})
+                over_mpi = self.train_mpi(self.new_run(f"{name} mpi"), {**STEPS, **settings}, ranks=workers)
                 self.assert_same_run(shared, over_mpi)
 
     def test_a_run_goes_on_over_another_backend(self):

@@ -29,8 +29,10 @@ def tiny_shapes(layers, hidden=64, kv=32, ffn=128, vocab=512):
     return [block] * layers + [[(vocab, hidden), (hidden, 1)]]
 
 
-def packed_unit(unit, ranks, per_element, block=256):
-    return sum(packed(share * width, per_element, block) for rows, width in unit for share in shares(rows, ranks))
+def packed_unit(unit, ranks, per_element, block=256, without=None):
+    """Of all ranks, or all but one; vectors are not rounded."""
+    return sum(packed(share * width, per_element, block) if width > 1 else 4 * share
+               for rows, width in unit for rank, share in enumerate(shares(rows, ranks)) if rank != without)
 
 
 class ZeroppTest(EndToEnd):
@@ -49,10 +51,12 @@ class ZeroppTest(EndToEnd):
                 {"train.micro_batch_size": 1, "train.recompute": "full", "train.activation_offload": "disk", "parallel.prefetch": 0},
                 {"train.precision": "fp32", "parallel.prefetch": 2, "model.tied": "false", "train.recompute": "selective"},
                 {"train.frozen": '["blocks.1.*", "norm.weight"]', "train.ema_decay": 0.9, "data.eval_path": self.held_out, "eval.interval": 10}]
+        rows.append({"workers": 8, "parallel.shard_size": 4, "train.global_batch_size": 16, "train.micro_batch_size": 1})
         for settings in rows if SOAK else rows[1:3] + rows[4:]:
             with self.subTest(settings):
-                plain = self.run_of("plain", 4, settings)
-                second = self.run_of("second", 4, {**settings, "parallel.reshard_after_forward": 2})
+                workers = settings.pop("workers", 4)
+                plain = self.run_of("plain", workers, settings)
+                second = self.run_of("second", workers, {**settings, "parallel.reshard_after_forward": 2})
                 self.assert_same_run(plain, second)
                 self.assertLess(second.steps()[-1]["loss"], second.steps()[0]["loss"] - 0.1, "it must learn something")
 
@@ -91,9 +95,8 @@ class ZeroppTest(EndToEnd):
         parts = self.run_of("parts", 4, {**settings, "train.stop_after": 10})
         self.trained(parts, 4, {**BASE, **settings})
         self.assert_same_run(whole, parts)
-        # What is learned may not change on the way.
-        self.assert_refused(self.train(parts, 4, {**BASE, **settings, "parallel.quantize_gradients": "int4", "train.steps": 30}),
-                            "parallel.quantize_gradients")
+        # How numbers travel may change on the way.
+        self.trained(parts, 4, {**BASE, **settings, "parallel.quantize_gradients": "none", "train.steps": 25})
 
     def test_exchanges_move_what_the_formulas_say(self):
         """Bytes of a step on each axis, from the flight record, and by what they fall."""
@@ -112,9 +115,9 @@ class ZeroppTest(EndToEnd):
             ("int8 weights, second shard", {"parallel.quantize_weights": "int8", "parallel.reshard_after_forward": 2},
              sum(packed_unit(unit, workers, INT8) for unit in shapes), 2 * again, 4 * m * total),
             ("int8 gradients", {"parallel.quantize_gradients": "int8"}, 2 * (total + again), 0,
-             m * sum(packed_unit(unit, workers, INT8) for unit in shapes)),
+             m * sum(packed_unit(unit, workers, INT8, without=0) for unit in shapes)),
             ("int4 gradients once", {"parallel.quantize_gradients": "int4", "parallel.reduce_every_micro_batch": "false"},
-             2 * (total + again), 0, sum(packed_unit(unit, workers, INT4) for unit in shapes)),
+             2 * (total + again), 0, sum(packed_unit(unit, workers, INT4, without=0) for unit in shapes)),
         ]:
             with self.subTest(name):
                 run = self.run_of(name, workers, {**settings, **more})
@@ -130,7 +133,7 @@ class ZeroppTest(EndToEnd):
         all_int8, all_int4 = (sum(packed_unit(unit, workers, width) for unit in shapes) for width in (INT8, INT4))
         self.assertAlmostEqual(2 * total / all_int8, 2, delta=0.05)
         self.assertAlmostEqual(4 * total / all_int8, 4, delta=0.1)
-        self.assertAlmostEqual(4 * total / all_int4, 8, delta=0.4)
+        self.assertAlmostEqual(4 * total / all_int4, 8, delta=0.5)
 
     def test_memory_follows_the_arithmetic(self):
         hidden, ffn, layers, vocab, n = 192, 512, 6, 515, 4
@@ -139,13 +142,14 @@ class ZeroppTest(EndToEnd):
         shape = {"model.hidden": hidden, "model.ffn": ffn, "model.layers": layers, "model.vocab": vocab, "model.heads": 4,
                  "model.kv_heads": 4, "train.steps": 3, "train.seq_len": 16, "lr_schedule.steps": 3, "lr_schedule.warmup_steps": 1}
         plain_gradients, eight, four = 4 * total / n + 4 * (2 * block + ends), 1 + 4 / 256, 0.5 + 4 / 256
+        rounded_gradients, others = plain_gradients - 4 * block, (n - 1) / n  # one place for blocks' gradients, not two
         gathered, largest = 2 * block + ends, max(block, ends)
         for name, settings, weights, gradients, messages in [
             ("second shard", {"parallel.reshard_after_forward": 2}, 2 * gathered + layers * block, plain_gradients, 0),
             ("int8 weights", {"parallel.quantize_weights": "int8"}, 2 * gathered, plain_gradients, 2 * eight * gathered / n),
-            ("int8 gradients", {"parallel.quantize_gradients": "int8"}, 2 * gathered / n, plain_gradients, 4 * eight * largest),
+            ("int8 gradients", {"parallel.quantize_gradients": "int8"}, 2 * gathered / n, rounded_gradients, 4 * eight * largest * others),
             ("int4 with feedback", {"parallel.quantize_gradients": "int4", "parallel.quantize_error_feedback": "true"},
-             2 * gathered / n, plain_gradients + 4 * total, 4 * four * largest),
+             2 * gathered / n, rounded_gradients + 4 * total * others, 4 * four * largest * others),
         ]:
             with self.subTest(name):
                 run = self.new_run(name)
@@ -161,6 +165,7 @@ class ZeroppTest(EndToEnd):
     def test_what_cannot_work_is_refused(self):
         for settings, code, texts in [
             ({"parallel.reshard_after_forward": 3}, None, ["parallel.reshard_after_forward = 3", "2, true", "false (keep) work"]),
+            ({"parallel.quantize_gradients": "int8", "comm.check": "all"}, BAD_INPUT, ['comm.check = "shapes" goes with it']),
             ({"parallel.reshard_after_forward": 2, "parallel.shard": "gradients"}, BAD_INPUT, ["all weights are there"]),
             ({"parallel.quantize_weights": "int8", "parallel.shard": "gradients"}, BAD_INPUT, ['"parameters" gathers them']),
             ({"parallel.quantize_gradients": "int8", "parallel.shard_size": 1}, None, ["leaves one rank"]),
