@@ -21,6 +21,7 @@ target_include_directories(trireme_all INTERFACE $<INSTALL_INTERFACE:${CMAKE_INS
 add_executable(trireme "${PROJECT_SOURCE_DIR}/src/cli/main.cpp")
 target_include_directories(trireme PRIVATE "${PROJECT_SOURCE_DIR}/src")
 target_link_libraries(trireme PRIVATE trireme_all trireme_flags)
+add_dependencies(trireme trireme_supervisor)
 if(TARGET trireme_mpi)
   add_dependencies(trireme trireme_mpi)
 endif()
@@ -71,6 +72,7 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/trireme-config.cmake.
 write_basic_package_version_file("${CMAKE_BINARY_DIR}/install/trireme-config-version.cmake" COMPATIBILITY ExactVersion)
 
 install(TARGETS trireme RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+install(TARGETS trireme_supervisor RUNTIME DESTINATION lib/trireme)  # where the program looks (comm/plugin_place.cpp)
 if(TARGET trireme_mpi)
   install(TARGETS trireme_mpi LIBRARY DESTINATION lib/trireme)  # where the program looks (comm/mpi/mpi_world.cpp)
 endif()

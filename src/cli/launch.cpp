@@ -9,10 +9,12 @@
 #include "cli/commands.h"
 #include "cli/launch_options.h"
 #include "comm/nccl/nccl_world.h"
+#include "comm/plugin_place.h"
 #include "config/config.h"
 #include "observe/format.h"
 #include "observe/memory_estimate.h"
 #include "resilience/supervisor.h"
+#include "resilience/supervisor_program.h"
 #include "resilience/worker_context.h"
 #include "train/first_use.h"
 #include "train/link_speed.h"
@@ -83,6 +85,8 @@ ExitCode launch_workers(const LaunchOptions& options) {
   supervisor.node_rank = static_cast<int>(options.node_rank);
   supervisor.master_addr = meeting.host;
   supervisor.master_port = meeting.port;
+  const comm::PluginPlace apart = comm::find_plugin("TRIREME_SUPERVISOR", "trireme-supervisor");
+  if (apart.exists) resilience::become_supervisor(apart.path, supervisor);
   const resilience::SupervisorResult result = resilience::supervise(supervisor);
   if (!result.message.empty()) throw Error(result.code, result.message);
   return result.code;

@@ -1,4 +1,4 @@
-// Where the plug-in of a backend lies.
+// Where a part of the program lies that is not linked into it: the plug-in of a backend, the supervisor.
 #pragma once
 
 #include <filesystem>

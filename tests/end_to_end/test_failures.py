@@ -1,6 +1,7 @@
 """A worker or a launcher that fails is named, and nothing of the run stays; a run that is asked to stop saves and goes on later."""
 
 import os
+import pathlib
 import random
 import re
 import shutil
@@ -144,6 +145,20 @@ class FailureTest(EndToEnd):
         wait_until(lambda: run.last_step() > step + 3, "more steps")
         started.send(signal.SIGTERM)
         self.assertEqual(started.wait().code, STOPPED)
+
+    def test_launcher_holds_next_to_nothing(self):
+        """It becomes a program without LibTorch; where that is not there, it watches by itself, all the same."""
+        run = self.new_run("small launcher")
+        started, pids = self.training(run, 2)
+        text = pathlib.Path(f"/proc/{started.process.pid}/smaps_rollup").read_text()
+        told = dict(line.split(":") for line in text.splitlines()[1:])
+        self.assertLess(int(told["Pss"].split()[0]), 8 * 1024, "KiB")
+        started.send(signal.SIGTERM)
+        self.assertEqual(started.wait().code, STOPPED)
+        self.assert_nothing_left(pids)
+        alone = self.start(*self.train_arguments(run, 2, {**LONG, "train.stop_after": run.last_step() + 5}),
+                           env=environment(TRIREME_SUPERVISOR="/nowhere"))
+        self.assertEqual(alone.wait().code, DONE)
 
     def test_launcher_is_killed(self):
         run = self.new_run("launcher killed")
