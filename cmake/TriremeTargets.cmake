@@ -34,14 +34,15 @@ function(trireme_precompile target)
   endif()
 endfunction()
 
-# trireme_test(name [TORCH] SOURCES ... DEPENDS ... [TIMEOUT s] [LABELS ...]): a GoogleTest binary run by ctest.
-# Give LABELS unit to what the sanitizer builds run too: trireme_unit_tests builds these. TRIREME_TEST_TIME_SCALE multiplies the
+# trireme_test(name [TORCH] [ONE_THREAD] SOURCES ... DEPENDS ... [TIMEOUT s] [LABELS ...]): a GoogleTest binary run by ctest.
+# Give LABELS unit to what the sanitizer builds run too: trireme_unit_tests builds these; ONE_THREAD leaves it out of the thread
+# sanitizer's, which has nothing to see in what starts no threads. TRIREME_TEST_TIME_SCALE multiplies the
 # time-outs, for builds in which everything takes longer.
 set(TRIREME_TEST_TIME_SCALE 1 CACHE STRING "Factor on the time-outs of the tests")
 add_custom_target(trireme_unit_tests)
 function(trireme_test name)
-  cmake_parse_arguments(arg "TORCH" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
-  if(arg_TORCH AND NOT TRIREME_TORCH)
+  cmake_parse_arguments(arg "TORCH;ONE_THREAD" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  if((arg_TORCH AND NOT TRIREME_TORCH) OR (arg_ONE_THREAD AND TRIREME_SANITIZE STREQUAL "thread"))
     return()
   endif()
   if(NOT arg_TIMEOUT)
