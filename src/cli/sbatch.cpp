@@ -47,6 +47,26 @@ void check_word(const char* option, const std::string& text) {
   }
 }
 
+// As Slurm writes a time: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S. 0 where there is no limit, as of UNLIMITED.
+int64_t seconds_of(const std::string& time) {
+  std::vector<int64_t> numbers{0};
+  bool days = false;
+  for (const char c : time) {
+    if (std::isdigit(static_cast<unsigned char>(c)) != 0 && numbers.back() < 1'000'000) {
+      numbers.back() = numbers.back() * 10 + (c - '0');
+    } else if (c == ':' || (c == '-' && numbers.size() == 1)) {
+      days = days || c == '-';
+      numbers.push_back(0);
+    } else {
+      return 0;
+    }
+  }
+  const auto number = [&](size_t k) { return k < numbers.size() ? numbers[k] : 0; };
+  if (days) return ((number(0) * 24 + number(1)) * 60 + number(2)) * 60 + number(3);
+  if (numbers.size() > 2) return (number(0) * 60 + number(1)) * 60 + number(2);
+  return number(0) * 60 + number(1);
+}
+
 void check(const SbatchOptions& options) {
   std::vector<std::string> faults;
   const auto at_least = [&](const char* option, int64_t value, int64_t least) {
@@ -58,6 +78,11 @@ void check(const SbatchOptions& options) {
   at_least("--notice", options.notice_s, 1);
   if (options.notice_s > 65535)
     faults.push_back(fmt::format("--notice {}: Slurm takes at most 65535", options.notice_s));
+  if (const int64_t limit = seconds_of(options.time); limit > 0 && options.notice_s >= limit) {
+    faults.push_back(fmt::format(
+        "--notice {}: a job of {} s (--time {}) would be told to end when it starts; give it more time, or less notice",
+        options.notice_s, limit, options.time));
+  }
   if (!faults.empty()) throw InputError(faults);
   check_word("--time", options.time);
   check_word("--partition", options.partition);
@@ -103,19 +128,24 @@ std::string script(const SbatchOptions& options, const std::filesystem::path& pr
   if (own) command += fmt::format(" --workers {}", options.workers);
   for (const std::string& setting : options.overrides) command += " --set " + quoted(setting);
   if (!own) command += " --set comm.backend=mpi";
+  text +=
+      "# Before the run starts: Slurm may send the signal early.\n"
+      "run=\n"
+      "time_is_over=0\n"
+      "trap 'time_is_over=1 again=1; [[ -z $run ]] || kill -USR1 \"$run\"' USR1\n";
   text += command + " &\n";
   text +=
       "run=$!\n"
-      "time_is_over=0\n"
-      "trap 'time_is_over=1; kill -USR1 \"$run\"' USR1\n"
-      "# A signal ends `wait` with 128 + 10, and the run goes on.\n"
-      "code=138\n"
-      "while ((code == 138)); do\n"
+      "# A signal ends `wait`, and the run goes on. srun loses one that comes before it has started the workers.\n"
+      "again=1\n"
+      "while ((again)); do\n"
+      "  again=0\n"
+      "  while ((time_is_over)) && kill -USR1 \"$run\" 2>/dev/null; do sleep 5; done\n"
       "  wait \"$run\"\n"
       "  code=$?\n"
       "done\n"
-      "# 5: stopped after saving.\n"
-      "if ((code == 5 && time_is_over)); then\n"
+      "# 5: stopped after saving. More than 128: the signal came while the workers were starting, and ended them.\n"
+      "if ((time_is_over && (code == 5 || code > 128))); then\n"
       "  scontrol requeue \"$SLURM_JOB_ID\"\n"
       "fi\n"
       "exit \"$code\"\n";

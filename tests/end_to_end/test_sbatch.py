@@ -22,10 +22,10 @@ class SbatchTest(EndToEnd):
         self.assertEqual((checked.returncode, checked.stderr), (0, ""))
         return script
 
-    def start_job(self, script):
+    def start_job(self, script, **fakes):
         """As Slurm does; notes lie beside the script."""
         folder = script.parent
-        for name, text in FAKES.items():
+        for name, text in {**FAKES, **fakes}.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
         (folder / "notes").touch()
@@ -73,10 +73,27 @@ class SbatchTest(EndToEnd):
         steps = [line["step"] for line in run.steps()]
         self.assertEqual(steps, list(range(1, len(steps) + 1)))
 
+    def test_a_signal_that_ends_workers_as_they_start_is_no_loss(self):
+        """They do not listen yet, and die of it. Such a script waited for ever."""
+        started, notes = self.start_job(self.written("--nodes", 2), srun='#!/bin/sh\necho srun >> "$NOTES"\nexec sleep 100\n')
+        wait_until(notes.read_text, "srun")
+        started.send(signal.SIGUSR1)
+        result = started.wait(30)
+        self.assertEqual(result.code, 128 + signal.SIGUSR1, str(result))
+        self.assertEqual(notes.read_text(), "srun\nrequeue 7\n")
+
     def test_what_cannot_be_right_is_refused(self):
         self.assert_refused(self.call("sbatch", CONFIG, "--nodes", 0, "--workers", -1), "--nodes 0", "--workers -1")
         self.assert_refused(self.call("sbatch", CONFIG, "--partition", "a b"), "--partition a b: expected one word")
         self.assert_refused(self.call("sbatch", CONFIG, "--set", "train.stepz=3"), "train.steps")
+        for time, seconds in {"5": 300, "1:30": 90, "0:04:00": 240, "0-0": None, "0-0:3": 180, "0-0:1:1": 61, "6": None, "0:05:01": None,
+                              "1-0": None, "0": None, "UNLIMITED": None}.items():
+            with self.subTest(time):
+                result = self.call("sbatch", CONFIG, "--time", time)
+                if seconds is None:
+                    self.assertEqual(result.code, DONE, str(result))
+                else:
+                    self.assert_refused(result, f"--notice 300: a job of {seconds} s (--time {time}) would be told to end")
 
 
 if __name__ == "__main__":
