@@ -2,7 +2,7 @@
 # Installs the Debian packages that are missing for a purpose. It looks for commands and headers, not for packages: what a machine
 # has from elsewhere (Node.js, CMake, a Python) is used as it is, and a package that would conflict with it is not asked for.
 #
-# usage: tools/setup.sh [--list] PURPOSE...      PURPOSE: build train test bench format
+# usage: tools/setup.sh [--list] PURPOSE...      PURPOSE: build train test soak bench format
 #   --list   print the packages that are missing, one a line, and change nothing
 # It prints what it will install and asks first, on a terminal, when sudo is needed. Root, CI, YES=1 and a script are not asked.
 # exit: 0 all is there; 2 something is missing that it cannot install (the message says what to do)
@@ -33,6 +33,10 @@ train   xz-utils                command   xz
 train   bzip2                   command   bzip2
 test    npm                     command   npm
 test    git                     command   git
+soak    slurmctld               command   slurmctld
+soak    slurmd                  command   slurmd
+soak    slurm-client            command   sbatch
+soak    munge                   command   munged
 bench   libbenchmark-dev        header    benchmark/benchmark.h
 format  clang-format            command   clang-format
 format  shellcheck              command   shellcheck
@@ -51,7 +55,7 @@ has_header() {
 
 is_there() {
   case $1 in
-    command) command -v "$2" >/dev/null ;;
+    command) PATH=$PATH:/usr/sbin command -v "$2" >/dev/null ;;  # where daemons are
     header) has_header "$2" ;;
     python) find_python >/dev/null ;;
   esac
@@ -112,7 +116,7 @@ if [ "${1:-}" = --list ]; then
   list=1
   shift
 fi
-known=' build train test bench format '
+known=' build train test soak bench format '
 [ $# -gt 0 ] || set -- build
 for purpose in "$@"; do
   [[ $known == *" $purpose "* ]] || die 2 "there is no purpose \`$purpose\`; there are:$known"
