@@ -128,6 +128,13 @@ std::string script(const SbatchOptions& options, const std::filesystem::path& pr
   if (own) command += fmt::format(" --workers {}", options.workers);
   for (const std::string& setting : options.overrides) command += " --set " + quoted(setting);
   if (!own) command += " --set comm.backend=mpi";
+  if (!own && options.mpi.starts_with("pmix")) {
+    text +=
+        "# Slurm's own choice is a ring where fences carry data and a tree where they do not. With both, now and then "
+        "a rank\n"
+        "# dies in MPI_Init of a message that comes too early.\n"
+        "export SLURM_PMIX_FENCE=\"${SLURM_PMIX_FENCE:-tree}\"\n";
+  }
   text +=
       "# Before the run starts: Slurm may send the signal early.\n"
       "run=\n"

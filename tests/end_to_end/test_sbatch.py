@@ -41,6 +41,7 @@ class SbatchTest(EndToEnd):
         for line in ("#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=3", "#SBATCH --cpus-per-task=4", "#SBATCH --time=1:00:00",
                      "#SBATCH --partition=big", "#SBATCH --signal=B:USR1@60", "#SBATCH --requeue", "#SBATCH --job-name=tiny"):
             self.assertIn(line + "\n", text)
+        self.assertIn('export SLURM_PMIX_FENCE="${SLURM_PMIX_FENCE:-tree}"\n', text)
         started, notes = self.start_job(script)
         result = started.wait()
         self.assertEqual(result.code, DONE, str(result))
