@@ -173,6 +173,12 @@ std::vector<std::string> layout_faults(const Job& job, const Layout& layout) {
   return faults;
 }
 
+int64_t shard_ranks(const Layout& layout) { return layout.data * layout.context; }
+
+bool has_second_shard(int64_t neighbours, int64_t ranks) {
+  return neighbours > 0 && neighbours < ranks && ranks % neighbours == 0;
+}
+
 int64_t micro_batches(const Job& job, const Layout& layout) {
   return job.global_batch / (layout.data * layout.micro_batch);
 }

@@ -59,7 +59,7 @@ struct Copies {
   double dense, experts;
 };
 Copies copies_of(const Layout& layout) {
-  return {static_cast<double>(layout.data * layout.context),
+  return {static_cast<double>(shard_ranks(layout)),
           std::max(1.0, static_cast<double>(layout.tensor * layout.context * layout.data / layout.expert))};
 }
 
@@ -79,6 +79,54 @@ class Lines {
   bool words_;
 };
 
+/// Parameters of gathered units, or of those whose gradients come, that have room at once: where the trainer has places
+/// for `blocks`, those and the ends; otherwise two units.
+double with_room(const Job& job, const StageParameters& parameters, int64_t blocks) {
+  if (job.exchange.resident_blocks == 0) return 2 * parameters.largest_unit;
+  blocks = std::min(blocks, job.shape.decoder.layers);
+  return static_cast<double>(blocks) * parameters.largest_block + parameters.ends;
+}
+
+/// What data ranks need to exchange what they divide (data_exchange.h).
+void add_exchange(Lines& lines, const Job& job, const Layout& layout, const StageParameters& parameters) {
+  const ExchangeOptions& options = job.exchange;
+  const Copies copies = copies_of(layout);
+  const bool divides = copies.dense > 1 && layout.shard != Shard::none;
+  const bool gathers = divides && layout.shard == Shard::parameters;
+  const auto element = static_cast<double>(job.element_bytes()), gradient = static_cast<double>(job.gradient_bytes);
+  if (gathers && layout.pipeline > 1) {
+    lines.add("gathered weights", element * parameters.dense,
+              [&] { return std::string("all of the stage, for the step"); });
+    return;
+  }
+  double messages = 0;
+  if (gathers) {
+    const double room = with_room(job, parameters, options.resident_blocks);
+    lines.add("gathered weights", element * room,
+              [&] { return fmt::format("{} bytes x {:.4g} parameters of units at a time", element, room); });
+    messages += options.gathered_bytes * room * (1 + 1 / copies.dense);  // received, sent
+    const auto neighbours = static_cast<double>(options.second_shard_ranks);
+    double again = 0;
+    if (has_second_shard(options.second_shard_ranks, static_cast<int64_t>(copies.dense)))
+      again += parameters.dense_blocks() / neighbours;
+    if (has_second_shard(options.second_shard_ranks, static_cast<int64_t>(copies.experts)))
+      again += parameters.experts / neighbours;
+    lines.add("second shard", element * again, [&] {
+      return fmt::format("{} bytes x {:.4g} parameters, 1/{:.0f} of blocks", element, again, neighbours);
+    });
+  }
+  // The trainer exchanges gradients in place where they are kept whole.
+  const bool in_parts = layout.shard >= Shard::gradients && options.reduce_each_pass;
+  if (gathers || (divides && layout.data > 1)) {
+    const double room = options.resident_blocks == 0 || in_parts ? with_room(job, parameters, 2) : 0;
+    lines.add("exchange buffers", gradient * room, [&] {
+      return fmt::format("{} bytes x {:.4g} parameters, gradients before they are divided", gradient, room);
+    });
+  }
+  if (divides) messages += 2 * 2 * options.reduced_bytes * parameters.largest_unit;  // two turns, sent and received
+  lines.add("messages", messages, [] { return std::string("rounded weights and gradients, sent and received"); });
+}
+
 void add_states(Lines& lines, const Job& job, const Layout& layout, const StageParameters& parameters) {
   const Copies copies = copies_of(layout);
   const auto elements = [&](bool divided) {
@@ -94,29 +142,16 @@ void add_states(Lines& lines, const Job& job, const Layout& layout, const StageP
   };
   // With whole sharding the master weights are the weights, and are cast as they are gathered.
   state("weights", mixed ? (whole ? 0 : 2) : 4, whole);
-  state("gradients", static_cast<double>(job.gradient_bytes), layout.shard >= Shard::gradients);
+  state("gradients", static_cast<double>(job.gradient_bytes),
+        layout.shard >= Shard::gradients && job.exchange.reduce_each_pass);
   if (mixed) state("master weights", 4, layout.shard >= Shard::optimizer);
-  if (layout.shard != Shard::none) state("residuals of gradients", job.residual_bytes, false);
-  state("moments", 8, layout.shard >= Shard::optimizer);
-  if (whole && layout.data * layout.context > 1) {
-    if (layout.pipeline > 1) {
-      lines.add("gathered weights", 2 * parameters.dense,
-                [&] { return std::string("all of the stage, for the step"); });
-    } else {
-      const double unit = parameters.largest_unit;
-      lines.add("gathered weights", (4 + 2 * static_cast<double>(job.gradient_bytes)) * unit, [&] {
-        return fmt::format("two units of {:.4g} parameters, and their gradients before they are divided", unit);
-      });
-      if (job.second_shard_ranks > 0) {
-        const auto neighbours = static_cast<double>(job.second_shard_ranks);
-        lines.add("second shard", 2 * parameters.all() / neighbours,
-                  [&] { return fmt::format("2 bytes x {:.4g} parameters", parameters.all() / neighbours); });
-      }
-    }
-  } else if (layout.data > 1 && layout.shard != Shard::none) {
-    lines.add("exchange buffers", 2 * static_cast<double>(job.gradient_bytes) * parameters.largest_unit,
-              [&] { return std::string("two units' gradients on the way"); });
+  if (job.exchange.error_feedback && layout.shard != Shard::none) {
+    const double rounded = (copies.dense > 1 ? parameters.dense : 0) + (copies.experts > 1 ? parameters.experts : 0);
+    lines.add("residuals of gradients", 4 * rounded,
+              [&] { return fmt::format("4 bytes x {:.4g} parameters, what rounding lost", rounded); });
   }
+  state("moments", 8, layout.shard >= Shard::optimizer);
+  add_exchange(lines, job, layout, parameters);
 }
 
 RankMemory rank_memory(const Job& job, const Layout& layout, int64_t rank, bool words) {

@@ -63,11 +63,16 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   job.accelerator = accelerator;
   const config::ParallelConfig& parallel = config.parallel;
   const double scale = 4.0 / static_cast<double>(parallel.quantize_block);  // an element's share of it
-  if (parallel.quantize_weights != config::Quantize::none) job.gathered_bytes = 1 + scale;
+  ExchangeOptions& exchange = job.exchange;
+  if (parallel.quantize_weights != config::Quantize::none) exchange.gathered_bytes = 1 + scale;
   if (parallel.quantize_gradients != config::Quantize::none)
-    job.reduced_bytes = (parallel.quantize_gradients == config::Quantize::int8 ? 1 : 0.5) + scale;
-  if (parallel.quantize_error_feedback) job.residual_bytes = 4;
-  job.second_shard_ranks = parallel.reshard_after_forward.group;
+    exchange.reduced_bytes = (parallel.quantize_gradients == config::Quantize::int8 ? 1 : 0.5) + scale;
+  exchange.error_feedback = parallel.quantize_error_feedback;
+  exchange.second_shard_ranks = parallel.reshard_after_forward.group;
+  const int64_t layers = config.model.layers;
+  exchange.resident_blocks =
+      parallel.reshard_after_forward.after_forward ? std::min(parallel.prefetch + 1, layers) : layers;
+  exchange.reduce_each_pass = parallel.reduce_every_micro_batch;
   result.layout.data = gpus;
   result.layout.micro_batch = config.train.micro_batch_size;
   result.layout.recompute = config.train.recompute;
@@ -115,7 +120,7 @@ config::Config with_layout(const config::Config& config, const Layout& layout) {
       result.parallel.quantize_gradients == config::Quantize::none)
     result.parallel.quantize_block = standard.quantize_block;
   const int64_t group = result.parallel.reshard_after_forward.group;
-  if (group > 0 && (layout.data % group != 0 || layout.data == group))
+  if (group > 0 && !has_second_shard(group, shard_ranks(layout)))
     result.parallel.reshard_after_forward = standard.reshard_after_forward;
   if (layout.shard < Shard::gradients) result.parallel.reduce_every_micro_batch = standard.reduce_every_micro_batch;
   result.train.micro_batch_size = layout.micro_batch;

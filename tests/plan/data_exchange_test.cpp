@@ -1,0 +1,245 @@
+// What data ranks exchange and keep for it, against arithmetic by hand: the bytes that tests/end_to_end/test_zeropp.py
+// finds on the links of a run, and the two tiers that carry them.
+#include "plan/data_exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "plan/memory.h"
+#include "plan/search.h"
+#include "plan/trainer_job.h"
+
+namespace trireme::plan {
+namespace {
+
+constexpr double kLayers = 32, kHidden = 4096, kFfn = 11008, kVocab = 4096;
+constexpr double kBlock = 4 * kHidden * kHidden + 3 * kHidden * kFfn + 2 * kHidden;
+constexpr double kEnds = kVocab * kHidden + kHidden;  // tied
+constexpr double kAll = kLayers * kBlock + kEnds;
+constexpr double kInt8 = 1 + 4.0 / 256, kInt4 = 0.5 + 4.0 / 256;
+constexpr int64_t kMicroBatches = 3;
+constexpr double kM = kMicroBatches;
+
+/// 64 H100 in domains of 8, three micro-batches a step.
+config::Config config_of(std::vector<std::string> settings) {
+  for (const char* setting :
+       {"model.layers=32", "model.hidden=4096", "model.ffn=11008", "model.heads=32", "model.kv_heads=32",
+        "model.tied=true", "train.micro_batch_size=1", "train.global_batch_size=192"})
+    settings.emplace_back(setting);
+  return config::load_config(std::filesystem::path(TRIREME_SOURCE_DIR) / "configs/sotu.toml", settings);
+}
+
+TrainerJob trainer_job_of(std::vector<std::string> settings, int64_t gpus = 64) {
+  config::Config config = config_of(std::move(settings));
+  return trainer_job(config, gpus, accelerator("h100-sxm"));
+}
+
+/// Seconds on links of 450 GB/s to 7 peers and 50 GB/s to the network, of which 0.7 are reached.
+constexpr double kUp = 450e9 * 0.7, kOut = 50e9 * 0.7, kUpLatency = 2e-6, kOutLatency = 10e-6, kMemory = 3350e9 * 0.6;
+double far(double bytes) { return 63.0 / 64 * bytes / (8 * kOut) + 7 * kUpLatency + 3 * kOutLatency; }
+double near(double bytes, double ranks) { return (ranks - 1) / ranks * bytes / kUp + (ranks - 1) * kUpLatency; }
+/// 56 of the 64 are in other domains.
+double straight(double bytes) { return 56.0 / 64 * bytes / kOut + kOutLatency; }
+
+/// A step in which nothing else takes time.
+double exchange_seconds(const TrainerJob& run, Term term) {
+  StepOptions options;
+  options.off.fill(true);
+  options.off[static_cast<size_t>(term)] = false;
+  return step_time(run.job, run.layout, options).seconds;
+}
+
+double bytes_of(const TrainerJob& run, std::string_view purpose) {
+  const MemoryPlan plan = memory_plan(run.job, run.layout);
+  for (const MemoryItem& item : plan.most().items)
+    if (item.purpose == purpose) return item.bytes;
+  return 0;
+}
+
+TEST(DataExchange, SecondsOfAStepOfThreeMicroBatches) {
+  // As in a run: everything once a step, and all but the two resident blocks in the other 2m - 1 passes.
+  const double again = (kLayers - 2) * kBlock, passes = 2 * kM - 1;
+  const double plain_gathers = far(2 * kAll) + passes * far(2 * again), plain_reduces = kM * far(4 * kAll);
+  const auto packed = [](double weights, double each) { return weights * ((4 + each) / 64 + each + 2) / kMemory; };
+  const auto rounded = [](double each, double residual) {
+    return kAll * (4 + residual + 2 * each + 8.0 / 64) / kMemory;
+  };
+  const struct {
+    const char* name;
+    std::vector<std::string> settings;
+    double seconds;
+  } rows[] = {
+      {"plain", {}, plain_gathers + plain_reduces},
+      {"prefetch 5", {"parallel.prefetch=5"}, far(2 * kAll) + passes * far(2 * (kLayers - 6) * kBlock) + plain_reduces},
+      {"kept", {"parallel.reshard_after_forward=false"}, far(2 * kAll) + plain_reduces},
+      {"second shard of 8",
+       {"parallel.reshard_after_forward=8"},
+       far(2 * kAll) + passes * near(2 * again, 8) + plain_reduces},
+      {"second shard of 4",
+       {"parallel.reshard_after_forward=4"},
+       far(2 * kAll) + passes * near(2 * again, 4) + plain_reduces},
+      {"int8 weights",
+       {"parallel.quantize_weights=int8"},
+       far(kInt8 * kAll) + packed(kAll, kInt8) + passes * (far(kInt8 * again) + packed(again, kInt8)) + plain_reduces},
+      {"int8 weights, second shard",
+       {"parallel.quantize_weights=int8", "parallel.reshard_after_forward=8"},
+       far(kInt8 * kAll) + packed(kAll, kInt8) + passes * near(2 * again, 8) + plain_reduces},
+      {"int8 gradients",
+       {"parallel.quantize_gradients=int8"},
+       plain_gathers + kM * (straight(kInt8 * kAll) + rounded(kInt8, 0))},
+      {"int4 gradients with feedback",
+       {"parallel.quantize_gradients=int4", "parallel.quantize_error_feedback=true"},
+       plain_gathers + kM * (straight(kInt4 * kAll) + rounded(kInt4, 8))},
+      {"int4 gradients once",
+       {"parallel.quantize_gradients=int4", "parallel.reduce_every_micro_batch=false"},
+       plain_gathers},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.name);
+    std::vector<std::string> settings = row.settings;
+    settings.emplace_back("parallel.shard=parameters");
+    const TrainerJob run = trainer_job_of(settings);
+    EXPECT_NEAR(exchange_seconds(run, Term::gather) / row.seconds, 1, 1e-9);
+  }
+}
+
+TEST(DataExchange, SecondsOnceAStep) {
+  const double rounding = kAll * (4 + 2 * kInt8 + 8.0 / 64) / kMemory;
+  const struct {
+    const char* name;
+    std::vector<std::string> settings;
+    double seconds;
+  } rows[] = {
+      {"none", {}, 2 * far(4 * kAll)},
+      {"optimizer", {"parallel.shard=optimizer"}, far(4 * kAll) + far(2 * kAll)},
+      {"gradients", {"parallel.shard=gradients"}, far(2 * kAll)},
+      {"gradients, reduced once",
+       {"parallel.shard=gradients", "parallel.reduce_every_micro_batch=false"},
+       far(4 * kAll) + far(2 * kAll)},
+      {"optimizer, int8",
+       {"parallel.shard=optimizer", "parallel.quantize_gradients=int8"},
+       straight(kInt8 * kAll) + rounding + far(2 * kAll)},
+      {"parameters", {"parallel.shard=parameters"}, 0},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.name);
+    TrainerJob run = trainer_job_of(row.settings);
+    run.job.overlap_gradients = false;
+    EXPECT_NEAR(exchange_seconds(run, Term::gradients), row.seconds, 1e-9 * row.seconds);
+  }
+}
+
+TEST(DataExchange, MemoryOfWhatIsExchanged) {
+  const double places = 2 * kBlock + kEnds, largest = kBlock;
+  const struct {
+    const char* name;
+    std::vector<std::string> settings;
+    int64_t gpus;
+    double gathered, second, residuals, messages;
+  } rows[] = {
+      {"plain", {}, 64, 2 * places, 0, 0, 0},
+      {"prefetch 3", {"parallel.prefetch=3"}, 64, 2 * (4 * kBlock + kEnds), 0, 0, 0},
+      {"kept", {"parallel.reshard_after_forward=false"}, 64, 2 * kAll, 0, 0, 0},
+      {"second shard", {"parallel.reshard_after_forward=8"}, 64, 2 * places, 2 * kLayers * kBlock / 8, 0, 0},
+      {"int8 weights", {"parallel.quantize_weights=int8"}, 64, 2 * places, 0, 0, kInt8 * places * (1 + 1.0 / 64)},
+      {"int4 gradients", {"parallel.quantize_gradients=int4"}, 64, 2 * places, 0, 0, 4 * kInt4 * largest},
+      {"int8 both ways",
+       {"parallel.quantize_weights=int8", "parallel.quantize_gradients=int8", "parallel.quantize_error_feedback=true"},
+       64,
+       2 * places,
+       0,
+       4 * kAll,
+       kInt8 * (places * (1 + 1.0 / 64) + 4 * largest)},
+      {"int8 both ways alone",  // divided by one, nothing is
+       {"parallel.quantize_weights=int8", "parallel.quantize_gradients=int8", "parallel.quantize_error_feedback=true"},
+       1,
+       0,
+       0,
+       0,
+       0},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.name);
+    std::vector<std::string> settings = row.settings;
+    settings.emplace_back("parallel.shard=parameters");
+    const TrainerJob run = trainer_job_of(settings, row.gpus);
+    EXPECT_NEAR(bytes_of(run, "gathered weights"), row.gathered, 1e-9 * kAll);
+    EXPECT_NEAR(bytes_of(run, "second shard"), row.second, 1e-9 * kAll);
+    EXPECT_NEAR(bytes_of(run, "residuals of gradients"), row.residuals, 1e-9 * kAll);
+    EXPECT_NEAR(bytes_of(run, "messages"), row.messages, 1e-9 * kAll);
+    EXPECT_NEAR(bytes_of(run, "exchange buffers"), row.gpus > 1 ? 4 * places : 0, 1e-9 * kAll);
+  }
+}
+
+// Of ranks that are fewer than a second shard's, or not a multiple of them, there is none: neither time nor memory of
+// a layout know of it. Nor do experts on fewer ranks.
+TEST(DataExchange, ASecondShardOnlyWhereItCanBe) {
+  const TrainerJob with = trainer_job_of({"parallel.shard=parameters", "parallel.reshard_after_forward=8"});
+  Job without = with.job;
+  without.exchange.second_shard_ranks = 0;
+  int64_t has = 0, lacks = 0;
+  SearchSpace space;
+  space.shard = Shard::parameters;
+  space.pipeline = 1;
+  for (const Candidate& candidate : search(with.job, space, 1000).best) {
+    SCOPED_TRACE(to_text(candidate.layout));
+    const Layout& layout = candidate.layout;
+    const int64_t ranks = layout.data * layout.context;
+    const bool second = ranks % 8 == 0 && ranks > 8;
+    const double seconds = step_time(without, layout).seconds, bytes = most_bytes(without, layout);
+    if (second) {
+      EXPECT_GT(candidate.bytes, bytes);
+      EXPECT_LT(candidate.seconds, seconds);
+    } else {
+      EXPECT_DOUBLE_EQ(candidate.bytes, bytes);
+      EXPECT_DOUBLE_EQ(candidate.seconds, seconds);
+    }
+    (second ? has : lacks) += 1;
+  }
+  EXPECT_GT(has, 0);
+  EXPECT_GT(lacks, 0);
+
+  Job experts = without;
+  experts.shape = describe::work_preset("mixtral-8x7b");
+  experts.seq_len = 4096;
+  experts.exchange.second_shard_ranks = 4;
+  const Network network(experts);
+  const Layout layout{.data = 64, .expert = 16, .shard = Shard::parameters};  // 4 ranks have the same experts
+  StageParameters parameters;
+  parameters.experts = 1e9;
+  const DataExchange exchange(experts, layout, network);
+  experts.exchange.second_shard_ranks = 0;
+  const double among_all = exchange.gather_again(parameters).links;
+  experts.exchange.second_shard_ranks = 4;
+  EXPECT_DOUBLE_EQ(exchange.gather_again(parameters).links, among_all);
+  experts.exchange.second_shard_ranks = 2;
+  EXPECT_NE(exchange.gather_again(parameters).links, among_all);
+}
+
+// What a search says of a layout is what its config file is planned as.
+TEST(DataExchange, WrittenConfigsArePlannedAsTheyWereRanked) {
+  const std::vector<std::string> settings = {"parallel.shard=parameters", "parallel.reshard_after_forward=8",
+                                             "parallel.quantize_weights=int8", "parallel.quantize_gradients=int8",
+                                             "parallel.quantize_error_feedback=true"};
+  config::Config config = config_of(settings);
+  const TrainerJob run = trainer_job(config, 64, accelerator("h100-sxm"));
+  SearchSpace space = trainer_space();
+  std::set<Shard> levels;
+  for (const Candidate& candidate : search(run.job, space, 100, false).best) {
+    SCOPED_TRACE(to_text(candidate.layout));
+    config::Config written = with_layout(config, candidate.layout);
+    written.parallel.data = -1;
+    const TrainerJob again = trainer_job(written, 64, accelerator("h100-sxm"));
+    EXPECT_EQ(again.layout, candidate.layout);
+    EXPECT_DOUBLE_EQ(step_time(again.job, again.layout).seconds, candidate.seconds);
+    EXPECT_DOUBLE_EQ(most_bytes(again.job, again.layout), candidate.bytes);
+    levels.insert(candidate.layout.shard);
+  }
+  EXPECT_EQ(levels.size(), 3u);  // whole state on each rank does not fit
+}
+
+}  // namespace
+}  // namespace trireme::plan
