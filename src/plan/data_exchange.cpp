@@ -16,7 +16,10 @@ DataExchange::DataExchange(const Job& job, const Layout& layout, const Network& 
       layout_(layout),
       network_(network),
       memory_(job.accelerator.memory_gbs * 1e9 * job.constants.memory_share) {
-  dense_ = {shard_ranks(layout), layout.tensor};
+  const int64_t shards = shard_ranks(layout), replicas = layout.replicas;
+  const bool inner = layout.replicas_innermost;
+  dense_ = {shards, layout.tensor * (inner ? replicas : 1)};
+  replicas_ = {replicas, layout.tensor * (inner ? 1 : shards)};
   experts_ = {std::max<int64_t>(layout.tensor * layout.context * layout.data / layout.expert, 1), layout.expert};
 }
 
@@ -54,6 +57,21 @@ ExchangeCost DataExchange::reduce(double gradients, const Group& ranks) const {
   const double residual = job_.exchange.error_feedback ? 2 * kSum : 0;
   const double moved = gradients * (kSum + residual + packed + packed + 2 * kSum / size_of(ranks));
   return {network_.direct_all_to_all(packed * gradients, ranks), moved / memory_};
+}
+
+ExchangeCost DataExchange::add_up_copies(double gradients) const {
+  if (replicas_.size <= 1) return {};
+  const double packed = dense_.size > 1 ? job_.exchange.reduced_bytes : 0;
+  if (packed <= 0) {
+    const double bytes = static_cast<double>(job_.gradient_bytes) * gradients;
+    return {network_.seconds(Collective::all_reduce, bytes, replicas_), 0};
+  }
+  // Each sums a part, rounds that again, and all make their shards' sums from the parts.
+  const double copies = size_of(replicas_), residual = job_.exchange.error_feedback ? 2 * kSum : 0;
+  const double pack = kSum + residual + packed;
+  const double moved = gradients * (pack + packed + kSum / copies + pack / copies + packed + kSum);
+  const double gathered = network_.seconds(Collective::all_gather, packed * gradients, replicas_);
+  return {network_.direct_all_to_all(packed * gradients, replicas_) + gathered, moved / memory_};
 }
 
 ExchangeCost DataExchange::gather_all(const StageParameters& parameters) const {
@@ -97,6 +115,7 @@ ExchangeCost DataExchange::once_a_step(const StageParameters& parameters) const 
     return cost;
   }
   if (!reduces_each_pass()) cost += reduce(parameters);
+  cost += add_up_copies(parameters.dense / size_of(dense_));
   if (!gathers_each_pass()) cost += gather_all(parameters);
   return cost;
 }

@@ -7,6 +7,9 @@
 // With a second shard, a unit is gathered among all once a step, and blocks in the later passes among S neighbours: of
 // m micro-batches, 2m - 1 passes. Where S does not divide the ranks, or is not less than they are, there is none
 // (has_second_shard).
+//
+// Copies of what is divided (HSDP) add up their shards once a step: an all-reduce, or with rounding an all-to-all and
+// then an all-gather of the sums, each rank on its own port where a copy fills a domain.
 #pragma once
 
 #include <array>
@@ -55,12 +58,13 @@ class DataExchange {
   std::array<Part, 2> parts(const StageParameters& parameters) const;
   ExchangeCost gather(double weights, const Group& ranks) const;
   ExchangeCost reduce(double gradients, const Group& ranks) const;
+  ExchangeCost add_up_copies(double gradients) const;
 
   const Job& job_;
   const Layout& layout_;
   const Network& network_;
   double memory_ = 0;  // bytes a second of a pass
-  Group dense_, experts_;
+  Group dense_, experts_, replicas_;
 };
 
 }  // namespace trireme::plan

@@ -64,6 +64,18 @@ void expert_faults(const Job& job, const Layout& layout, std::vector<std::string
     faults.push_back("experts with tensor > 1 need sequence parallelism, or every tensor rank would send every token");
 }
 
+void replica_faults(const Job& job, const Layout& layout, std::vector<std::string>& faults) {
+  if (layout.replicas == 1) return;
+  if (layout.shard == Shard::none)
+    faults.push_back(
+        fmt::format("{} replicas of what is divided, and shard = none divides nothing; 1 works", layout.replicas));
+  if (layout.data % layout.replicas != 0)
+    faults.push_back(fmt::format("{} replicas of what is divided do not divide data = {}; {}", layout.replicas,
+                                 layout.data, describe::what_divides(layout.data, layout.replicas)));
+  if (job.shape.has_experts())
+    faults.push_back(fmt::format("{} replicas of what is divided with experts are not planned; 1 is", layout.replicas));
+}
+
 void pipeline_faults(const Job& job, const Layout& layout, std::vector<std::string>& faults) {
   const int64_t layers = job.shape.decoder.layers;
   const int64_t most = layout.virtual_stages > 1 ? layers + 2 : layers;
@@ -105,6 +117,8 @@ std::string to_text(const Layout& layout) {
   if (layout.pipeline > 1) text += fmt::format(", {}", name_of(layout.schedule));
   if (layout.virtual_stages > 1) text += fmt::format(" {}", layout.virtual_stages);
   text += fmt::format(", recompute {}, shard {}", config::name_of(layout.recompute), name_of(layout.shard));
+  if (layout.replicas > 1)
+    text += fmt::format(" among {}{}", shard_ranks(layout), layout.replicas_innermost ? ", copies innermost" : "");
   if (layout.tensor > 1 && !layout.sequence_parallel) text += ", no sequence parallelism";
   return text;
 }
@@ -140,7 +154,8 @@ std::vector<std::string> layout_faults(const Job& job, const Layout& layout) {
                                     {"virtual stages", layout.virtual_stages},
                                     {"data", layout.data},
                                     {"expert", layout.expert},
-                                    {"micro-batch", layout.micro_batch}}) {
+                                    {"micro-batch", layout.micro_batch},
+                                    {"replicas", layout.replicas}}) {
     if (value < 1) faults.push_back(fmt::format("{} = {}: at least 1 works", name, value));
   }
   if (!faults.empty()) return faults;
@@ -167,13 +182,14 @@ std::vector<std::string> layout_faults(const Job& job, const Layout& layout) {
         fmt::format("context = {} needs sequences that are a multiple of {} tokens, so that each rank has "
                     "an early and a late piece; {} is not",
                     layout.context, 2 * layout.context, job.seq_len));
+  replica_faults(job, layout, faults);
   tensor_faults(job, layout, faults);
   pipeline_faults(job, layout, faults);
   expert_faults(job, layout, faults);
   return faults;
 }
 
-int64_t shard_ranks(const Layout& layout) { return layout.data * layout.context; }
+int64_t shard_ranks(const Layout& layout) { return layout.data * layout.context / layout.replicas; }
 
 bool has_second_shard(int64_t neighbours, int64_t ranks) {
   return neighbours > 0 && neighbours < ranks && ranks % neighbours == 0;

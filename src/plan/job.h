@@ -94,6 +94,8 @@ struct Layout {
   Recompute recompute = Recompute::none;
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   Shard shard = Shard::none;
+  int64_t replicas = 1;             ///< copies of what is divided: data x context / replicas ranks divide one (HSDP)
+  bool replicas_innermost = false;  ///< neighbours have the same shards; otherwise they divide a copy
 
   bool operator==(const Layout&) const = default;
   int64_t stages() const { return pipeline * virtual_stages; }
@@ -109,7 +111,7 @@ std::vector<std::string> job_faults(const Job& job);
 /// Why the layout cannot run the job; each fault has both numbers and what works. Empty: it can.
 std::vector<std::string> layout_faults(const Job& job, const Layout& layout);
 
-/// Ranks among which what is divided is: all data and context ranks.
+/// Ranks that divide a copy of what is divided.
 int64_t shard_ranks(const Layout& layout);
 /// Whether neighbours can keep a second shard of what `ranks` divide: `neighbours` of them are several equal groups.
 bool has_second_shard(int64_t neighbours, int64_t ranks);

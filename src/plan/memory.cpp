@@ -123,7 +123,12 @@ void add_exchange(Lines& lines, const Job& job, const Layout& layout, const Stag
       return fmt::format("{} bytes x {:.4g} parameters, gradients before they are divided", gradient, room);
     });
   }
-  if (divides) messages += 2 * 2 * options.reduced_bytes * parameters.largest_unit;  // two turns, sent and received
+  if (divides) {
+    const double largest = options.reduced_bytes * parameters.largest_unit;
+    messages += 2 * 2 * largest;  // two take turns, of each what is sent and received
+    const auto replicas = static_cast<double>(layout.replicas);
+    if (replicas > 1) messages += (2 * 2 + 1 + 1 / replicas) * largest / copies.dense;
+  }
   lines.add("messages", messages, [] { return std::string("rounded weights and gradients, sent and received"); });
 }
 
@@ -133,7 +138,7 @@ void add_states(Lines& lines, const Job& job, const Layout& layout, const StageP
     return divided ? parameters.dense / copies.dense + parameters.experts / copies.experts : parameters.all();
   };
   const bool mixed = job.precision != Precision::fp32;
-  const bool whole = layout.shard == Shard::parameters;
+  const bool whole = layout.shard == Shard::parameters && copies.dense > 1;  // divided by one, nothing is
   const auto state = [&](std::string_view purpose, double size, bool divided) {
     lines.add(purpose, size * elements(divided), [&] {
       return fmt::format("{} bytes x {:.4g} parameters{}", size, elements(divided),
@@ -146,7 +151,9 @@ void add_states(Lines& lines, const Job& job, const Layout& layout, const StageP
         layout.shard >= Shard::gradients && job.exchange.reduce_each_pass);
   if (mixed) state("master weights", 4, layout.shard >= Shard::optimizer);
   if (job.exchange.error_feedback && layout.shard != Shard::none) {
-    const double rounded = (copies.dense > 1 ? parameters.dense : 0) + (copies.experts > 1 ? parameters.experts : 0);
+    double rounded = (copies.dense > 1 ? parameters.dense : 0) + (copies.experts > 1 ? parameters.experts : 0);
+    const auto replicas = static_cast<double>(layout.replicas);
+    if (replicas > 1 && copies.dense > 1) rounded += (1 + 1 / replicas) * parameters.dense / copies.dense;
     lines.add("residuals of gradients", 4 * rounded,
               [&] { return fmt::format("4 bytes x {:.4g} parameters, what rounding lost", rounded); });
   }
@@ -189,6 +196,10 @@ RankMemory rank_memory(const Job& job, const Layout& layout, int64_t rank, bool 
   int64_t communicators = 0;
   for (const int64_t size : {layout.tensor, layout.context, layout.data, layout.pipeline, layout.expert})
     communicators += size > 1 ? 1 : 0;
+  const int64_t shards = shard_ranks(layout);
+  communicators += layout.replicas > 1 && shards > 1 ? 1 : 0;
+  const bool gathers = layout.shard == Shard::parameters && layout.pipeline == 1;
+  communicators += gathers && has_second_shard(job.exchange.second_shard_ranks, shards) ? 1 : 0;
   lines.add("communicators", kCommunicator * static_cast<double>(communicators),
             [&] { return fmt::format("0.5 GiB x {} axes", communicators); });
   lines.add("context and libraries", kLibraries, [&] { return std::string("1.5 GiB, before the first tensor"); });

@@ -47,9 +47,6 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   if (config.optimizer.offload != config::Offload::none)
     faults.push_back(fmt::format("optimizer.offload = \"{}\" is not planned; \"none\" is",
                                  config::name_of(config.optimizer.offload)));
-  if (config.parallel.shard != config::Shard::none && config.parallel.shard_size != config.parallel.data)
-    faults.push_back(fmt::format("parallel.shard_size = {} replicates shards, which is not planned; {} (or -1) is",
-                                 config.parallel.shard_size, config.parallel.data));
   if (!faults.empty()) throw InputError(faults);
   job.shape.decoder = config.model;
   job.shape.name = config.model.preset.empty() ? config.model.architecture : config.model.preset;
@@ -76,7 +73,11 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   result.layout.data = gpus;
   result.layout.micro_batch = config.train.micro_batch_size;
   result.layout.recompute = config.train.recompute;
-  result.layout.shard = static_cast<Shard>(config.parallel.shard);
+  result.layout.shard = static_cast<Shard>(parallel.shard);
+  if (parallel.shard != config::Shard::none) result.layout.replicas = parallel.replicas();
+  const auto place = [&](const char* axis) { return std::ranges::find(parallel.order, axis); };
+  // An order with a name has the ranks of a copy as neighbours.
+  result.layout.replicas_innermost = result.layout.replicas > 1 && place("replicate") < place("shard");
   TRIREME_CHECK(micro_batches(job, result.layout) == accumulation, "{} and {} micro-batches",
                 micro_batches(job, result.layout), accumulation);
   return result;
@@ -104,7 +105,7 @@ config::Config with_layout(const config::Config& config, const Layout& layout) {
   result.parallel.data = layout.data;
   static_assert(static_cast<int>(Shard::parameters) == static_cast<int>(config::Shard::parameters));
   result.parallel.shard = static_cast<config::Shard>(layout.shard);
-  result.parallel.shard_size = -1;
+  result.parallel.shard_size = layout.replicas > 1 ? shard_ranks(layout) : -1;
   // Options of another level than the layout's.
   const config::ParallelConfig standard;
   if (layout.shard != Shard::parameters) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <set>
 
@@ -217,6 +218,100 @@ TEST(DataExchange, ASecondShardOnlyWhereItCanBe) {
   EXPECT_DOUBLE_EQ(exchange.gather_again(parameters).links, among_all);
   experts.exchange.second_shard_ranks = 2;
   EXPECT_NE(exchange.gather_again(parameters).links, among_all);
+}
+
+// Copies of what is divided: 8 ranks of a domain divide, and 8 domains add up; or 16 of two domains, and 4 pairs of
+// domains. What is rounded goes straight, and comes back as sums.
+TEST(DataExchange, CopiesAddUpTheirShards) {
+  const double again = (kLayers - 2) * kBlock, passes = 2 * kM - 1;
+  const auto far_of_16 = [](double bytes) { return 15.0 / 16 * bytes / (8 * kOut) + 7 * kUpLatency + kOutLatency; };
+  // One rank of a group in each domain: each has its own port.
+  const auto between = [](double bytes, double copies) {
+    return (copies - 1) / copies * bytes / kOut + std::log2(copies) * kOutLatency;
+  };
+  const auto own = kAll / 8, pack = 4 + kInt8;
+  const double rounding = kAll * (4 + 2 * kInt8 + 8.0 / 8) / kMemory;
+  const double sums = own * (pack + kInt8 + 4.0 / 8 + pack / 8 + kInt8 + 4) / kMemory;
+  const struct {
+    const char* name;
+    std::vector<std::string> settings;
+    double gather, gradients;
+  } rows[] = {
+      {"parameters among 8",
+       {"parallel.shard=parameters", "parallel.shard_size=8"},
+       near(2 * kAll, 8) + passes * near(2 * again, 8) + kM * near(4 * kAll, 8),
+       2 * between(4 * own, 8)},
+      {"parameters among 16, a second shard of 8",
+       {"parallel.shard=parameters", "parallel.shard_size=16", "parallel.reshard_after_forward=8"},
+       far_of_16(2 * kAll) + passes * near(2 * again, 8) + kM * far_of_16(4 * kAll),
+       2 * between(4 * kAll / 16, 4)},
+      {"optimizer among 8",
+       {"parallel.shard=optimizer", "parallel.shard_size=8"},
+       0,
+       near(4 * kAll, 8) + 2 * between(4 * own, 8) + near(2 * kAll, 8)},
+      {"gradients among 8, int8",
+       {"parallel.shard=gradients", "parallel.shard_size=8", "parallel.quantize_gradients=int8"},
+       kM * (7.0 / 8 * kInt8 * kAll / kUp + kUpLatency + rounding),
+       7.0 / 8 * kInt8 * own / kOut + kOutLatency + between(kInt8 * own, 8) + sums + near(2 * kAll, 8)},
+      {"copies are neighbours",
+       {"parallel.shard=gradients", "parallel.shard_size=8",
+        "parallel.order=[\"tensor\", \"context\", \"pipeline\", \"replicate\", \"shard\", \"expert\"]"},
+       kM * between(4 * kAll, 8),
+       2 * near(4 * own, 8) + between(2 * kAll, 8)},
+      {"each alone",  // divided by one, nothing is
+       {"parallel.shard=parameters", "parallel.shard_size=1"},
+       0,
+       2 * far(4 * kAll)},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.name);
+    TrainerJob run = trainer_job_of(row.settings);
+    ASSERT_THAT(layout_faults(run.job, run.layout), testing::IsEmpty());
+    run.job.overlap_gradients = false;
+    EXPECT_NEAR(exchange_seconds(run, Term::gather), row.gather, 1e-9 * row.gather);
+    EXPECT_NEAR(exchange_seconds(run, Term::gradients), row.gradients, 1e-9 * row.gradients);
+  }
+}
+
+// Of a copy's ranks, and not of all, each has its share; with rounding what copies lose and send of a share as well.
+TEST(DataExchange, MemoryOfCopies) {
+  const TrainerJob run = trainer_job_of({"parallel.shard=parameters", "parallel.shard_size=8",
+                                         "parallel.quantize_gradients=int8", "parallel.quantize_error_feedback=true"});
+  EXPECT_EQ(to_text(run.layout), "data 64, micro-batch 1, recompute none, shard parameters among 8");
+  const struct {
+    const char* purpose;
+    double bytes;
+  } rows[] = {
+      {"master weights", 4 * kAll / 8},
+      {"moments", 8 * kAll / 8},
+      {"gradients", 4 * kAll / 8},
+      {"exchange buffers", 4 * (2 * kBlock + kEnds)},
+      {"residuals of gradients", 4 * kAll * (1 + 1.0 / 8 + 1.0 / 64)},
+      {"messages", kInt8 * kBlock * (4 + 4.0 / 8 + (1 + 1.0 / 8) / 8)},
+      {"communicators", 2 * 0.5 * kGiB},
+  };
+  for (const auto& row : rows) EXPECT_NEAR(bytes_of(run, row.purpose), row.bytes, 1e-9 * kAll) << row.purpose;
+  const TrainerJob second =
+      trainer_job_of({"parallel.shard=parameters", "parallel.shard_size=16", "parallel.reshard_after_forward=8"});
+  EXPECT_EQ(bytes_of(second, "communicators"), 3 * 0.5 * kGiB);
+  const TrainerJob alone = trainer_job_of({"parallel.shard=parameters", "parallel.shard_size=1"});
+  EXPECT_NEAR(bytes_of(alone, "weights") + bytes_of(alone, "master weights") + bytes_of(alone, "gradients") +
+                  bytes_of(alone, "moments"),
+              18 * kAll, 1e-9 * kAll);
+  EXPECT_EQ(bytes_of(alone, "gathered weights"), 0);
+}
+
+TEST(DataExchange, CopiesThatCannotBeAreRefused) {
+  const TrainerJob run = trainer_job_of({"parallel.shard=parameters", "parallel.shard_size=8"});
+  Layout layout = run.layout;
+  layout.replicas = 24;
+  EXPECT_THAT(layout_faults(run.job, layout), testing::ElementsAre(testing::HasSubstr("do not divide data = 64; ")));
+  layout.replicas = 8;
+  layout.shard = Shard::none;
+  EXPECT_THAT(layout_faults(run.job, layout), testing::ElementsAre(testing::HasSubstr("divides nothing; 1 works")));
+  config::Config config = config_of({"parallel.shard=parameters", "parallel.shard_size=8"});
+  const TrainerJob planned = trainer_job(config, 64, accelerator("h100-sxm"));
+  EXPECT_EQ(with_layout(config, planned.layout).parallel.shard_size, 8);
 }
 
 // What a search says of a layout is what its config file is planned as.
