@@ -76,6 +76,18 @@ void replica_faults(const Job& job, const Layout& layout, std::vector<std::strin
     faults.push_back(fmt::format("{} replicas of what is divided with experts are not planned; 1 is", layout.replicas));
 }
 
+void update_faults(const Job& job, const Layout& layout, std::vector<std::string>& faults) {
+  if (!job.update_in_backward) return;
+  const int64_t step = layout.data * layout.micro_batch;
+  if (job.global_batch % step == 0 && job.global_batch != step)
+    faults.push_back(
+        fmt::format("updates in backward need one micro-batch a step, and there are {} of {} sequences on each of {} "
+                    "data ranks; micro-batch {} works",
+                    job.global_batch / step, layout.micro_batch, layout.data, job.global_batch / layout.data));
+  if (layout.pipeline > 1)
+    faults.push_back(fmt::format("updates in backward with pipeline = {} are not planned; 1 is", layout.pipeline));
+}
+
 void pipeline_faults(const Job& job, const Layout& layout, std::vector<std::string>& faults) {
   const int64_t layers = job.shape.decoder.layers;
   const int64_t most = layout.virtual_stages > 1 ? layers + 2 : layers;
@@ -182,6 +194,7 @@ std::vector<std::string> layout_faults(const Job& job, const Layout& layout) {
         fmt::format("context = {} needs sequences that are a multiple of {} tokens, so that each rank has "
                     "an early and a late piece; {} is not",
                     layout.context, 2 * layout.context, job.seq_len));
+  update_faults(job, layout, faults);
   replica_faults(job, layout, faults);
   tensor_faults(job, layout, faults);
   pipeline_faults(job, layout, faults);

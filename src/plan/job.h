@@ -68,6 +68,7 @@ struct Job {
   int64_t loss_rows = 0;       ///< rows of logits at a time; 0: all tokens of the micro-batch
   int64_t gradient_bytes = 4;  ///< of an element that accumulates and is exchanged
   ExchangeOptions exchange;
+  bool update_in_backward = false;  ///< of weights, unit by unit, after which their gradients are given up
   Selective selective = Selective::core;
   bool overlap_gradients = true;  ///< the data ranks' exchange runs beside the backward pass
   double expert_imbalance = 1;    ///< tokens of the busiest rank / mean

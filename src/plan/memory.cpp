@@ -117,7 +117,7 @@ void add_exchange(Lines& lines, const Job& job, const Layout& layout, const Stag
   }
   // The trainer exchanges gradients in place where they are kept whole.
   const bool in_parts = layout.shard >= Shard::gradients && options.reduce_each_pass;
-  if (gathers || (divides && layout.data > 1)) {
+  if (!job.update_in_backward && (gathers || (divides && layout.data > 1))) {
     const double room = options.resident_blocks == 0 || in_parts ? with_room(job, parameters, 2) : 0;
     lines.add("exchange buffers", gradient * room, [&] {
       return fmt::format("{} bytes x {:.4g} parameters, gradients before they are divided", gradient, room);
@@ -147,8 +147,14 @@ void add_states(Lines& lines, const Job& job, const Layout& layout, const StageP
   };
   // With whole sharding the master weights are the weights, and are cast as they are gathered.
   state("weights", mixed ? (whole ? 0 : 2) : 4, whole);
-  state("gradients", static_cast<double>(job.gradient_bytes),
-        layout.shard >= Shard::gradients && job.exchange.reduce_each_pass);
+  const auto gradient = static_cast<double>(job.gradient_bytes);
+  if (job.update_in_backward) {
+    const double room = with_room(job, parameters, 2);
+    lines.add("gradients", gradient * room,
+              [&] { return fmt::format("{} bytes x {:.4g} parameters of units at a time", gradient, room); });
+  } else {
+    state("gradients", gradient, layout.shard >= Shard::gradients && job.exchange.reduce_each_pass);
+  }
   if (mixed) state("master weights", 4, layout.shard >= Shard::optimizer);
   if (job.exchange.error_feedback && layout.shard != Shard::none) {
     double rounded = (copies.dense > 1 ? parameters.dense : 0) + (copies.experts > 1 ? parameters.experts : 0);

@@ -43,10 +43,11 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   if (config.train.activation_offload != config::Offload::none)
     faults.push_back(fmt::format("train.activation_offload = \"{}\" is not planned; \"none\" is",
                                  config::name_of(config.train.activation_offload)));
-  if (config.optimizer.in_backward) faults.emplace_back("optimizer.in_backward = true is not planned; false is");
   if (config.optimizer.offload != config::Offload::none)
-    faults.push_back(fmt::format("optimizer.offload = \"{}\" is not planned; \"none\" is",
-                                 config::name_of(config.optimizer.offload)));
+    faults.push_back(
+        fmt::format("optimizer.offload = \"{}\" is not planned: the catalogue has no rate of a disk, and runs on "
+                    "accelerators keep moments in their memory; \"none\" is",
+                    config::name_of(config.optimizer.offload)));
   if (!faults.empty()) throw InputError(faults);
   job.shape.decoder = config.model;
   job.shape.name = config.model.preset.empty() ? config.model.architecture : config.model.preset;
@@ -69,6 +70,7 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   const int64_t layers = config.model.layers;
   exchange.resident_blocks =
       parallel.reshard_after_forward.after_forward ? std::min(parallel.prefetch + 1, layers) : layers;
+  job.update_in_backward = config.optimizer.in_backward;
   exchange.reduce_each_pass = parallel.reduce_every_micro_batch;
   result.layout.data = gpus;
   result.layout.micro_batch = config.train.micro_batch_size;

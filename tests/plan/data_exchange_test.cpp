@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/error.h"
 #include "plan/memory.h"
 #include "plan/search.h"
 #include "plan/trainer_job.h"
@@ -312,6 +313,60 @@ TEST(DataExchange, CopiesThatCannotBeAreRefused) {
   config::Config config = config_of({"parallel.shard=parameters", "parallel.shard_size=8"});
   const TrainerJob planned = trainer_job(config, 64, accelerator("h100-sxm"));
   EXPECT_EQ(with_layout(config, planned.layout).parallel.shard_size, 8);
+}
+
+// Gradients are there for two blocks and the ends at every level, and nothing else changes: the same bytes travel, the
+// same weights are updated.
+TEST(DataExchange, UpdatesInBackward) {
+  for (const char* shard : {"none", "optimizer", "gradients", "parameters"}) {
+    SCOPED_TRACE(shard);
+    std::vector<std::string> settings = {"train.clip_grad_norm=0", std::string("parallel.shard=") + shard};
+    const auto planned = [&](int64_t gpus) {
+      config::Config config = config_of(settings);
+      config.train.global_batch_size = gpus;
+      return trainer_job(config, gpus, accelerator("h100-sxm"));
+    };
+    const TrainerJob whole = planned(64), whole_alone = planned(1);
+    settings.emplace_back("optimizer.in_backward=true");
+    const TrainerJob run = planned(64), alone = planned(1);
+    EXPECT_NEAR(bytes_of(run, "gradients"), 4 * (2 * kBlock + kEnds), 1e-9 * kAll);
+    EXPECT_EQ(bytes_of(run, "exchange buffers"), 0);
+    EXPECT_NEAR(bytes_of(alone, "gradients"), 4 * (2 * kBlock + kEnds), 1e-9 * kAll);
+    EXPECT_DOUBLE_EQ(step_time(run.job, run.layout).seconds, step_time(whole.job, whole.layout).seconds);
+    const auto rest = [](const TrainerJob& of) {
+      return most_bytes(of.job, of.layout) - bytes_of(of, "gradients") - bytes_of(of, "exchange buffers");
+    };
+    EXPECT_NEAR(rest(run), rest(whole), 1e-9 * kAll);
+    EXPECT_NEAR(rest(alone), rest(whole_alone), 1e-9 * kAll);
+  }
+}
+
+TEST(DataExchange, UpdatesInBackwardHaveOneMicroBatch) {
+  config::Config config =
+      config_of({"train.clip_grad_norm=0", "optimizer.in_backward=true", "parallel.shard=parameters"});
+  config.train.micro_batch_size = 4;
+  config.train.global_batch_size = 256;
+  const TrainerJob run = trainer_job(config, 64, accelerator("h100-sxm"));
+  const SearchResult found = search(run.job, trainer_space(), 10);
+  ASSERT_FALSE(found.best.empty());
+  for (const Candidate& candidate : found.best) {
+    EXPECT_EQ(candidate.layout.micro_batch, 4) << to_text(candidate.layout);
+    config::Config written = with_layout(config, candidate.layout);
+    EXPECT_NO_THROW(config::resolve_world(written, 64));
+  }
+  Layout layout = run.layout;
+  layout.micro_batch = 2;
+  EXPECT_THAT(layout_faults(run.job, layout),
+              testing::ElementsAre(testing::HasSubstr("there are 2 of 2 sequences on each of 64 data ranks; "
+                                                      "micro-batch 4 works")));
+  layout = {.pipeline = 2, .data = 32, .micro_batch = 8};
+  EXPECT_THAT(layout_faults(run.job, layout), testing::ElementsAre(testing::HasSubstr("pipeline = 2")));
+  EXPECT_THAT(
+      [&] {
+        config.optimizer.offload = config::Offload::disk;
+        trainer_job(config, 64, accelerator("h100-sxm"));
+      },
+      testing::ThrowsMessage<InputError>(testing::HasSubstr("has no rate of a disk")));
 }
 
 // What a search says of a layout is what its config file is planned as.
