@@ -64,8 +64,9 @@ struct Job {
   int64_t global_batch = 0;  ///< sequences a step
   int64_t gpus = 0;
   Precision precision = Precision::bf16;
-  bool flash = true;           ///< fused attention; otherwise scores are written out
-  int64_t loss_rows = 0;       ///< rows of logits at a time; 0: all tokens of the micro-batch
+  bool flash = true;  ///< fused attention; otherwise scores are written out
+  bool loss_in_chunks =
+      false;  ///< of rows of logits (describe::loss_rows_per_chunk); otherwise of all of the micro-batch
   int64_t gradient_bytes = 4;  ///< of an element that accumulates and is exchanged
   ExchangeOptions exchange;
   bool update_in_backward = false;  ///< of weights, unit by unit, after which their gradients are given up

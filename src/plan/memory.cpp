@@ -188,8 +188,7 @@ RankMemory rank_memory(const Job& job, const Layout& layout, int64_t rank, bool 
   }
   if (rank + 1 == layout.pipeline) {
     const OpTotals head = total(head_operations(job, layout));
-    const double rows = job.loss_rows > 0 ? std::min(static_cast<double>(job.loss_rows), rank_tokens(job, layout))
-                                          : rank_tokens(job, layout);
+    const double rows = loss_rows(job, layout);
     const double logits = rows * static_cast<double>(job.shape.decoder.vocab) / static_cast<double>(layout.tensor);
     // Besides the fp32 logits: them in the compute type, and the gradient in both.
     const double loss = head.saved + (job.precision == Precision::fp32 ? 4 : 8) * logits;

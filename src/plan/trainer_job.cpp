@@ -56,8 +56,7 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   job.gpus = gpus;
   job.selective = Selective::cheap;
   if (config.train.gradient_dtype == "bf16") job.gradient_bytes = 2;
-  job.loss_rows = describe::loss_rows_per_chunk(config.train.micro_batch_size * job.seq_len, config.model.vocab,
-                                                job.element_bytes());
+  job.loss_in_chunks = true;
   job.accelerator = accelerator;
   const config::ParallelConfig& parallel = config.parallel;
   const double scale = 4.0 / static_cast<double>(parallel.quantize_block);  // an element's share of it

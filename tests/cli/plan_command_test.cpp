@@ -166,6 +166,37 @@ TEST(PlanCommand, WritesWhatTheTrainerTakes) {
   std::filesystem::remove(file);
 }
 
+// The file is planned as the search ranked its layout: it has every option that the search counted on, and no other.
+TEST(PlanCommand, WhatIsWrittenIsPlannedAsItWasRanked) {
+  const auto file = std::filesystem::path(testing::TempDir()) / "plan_ranked.toml";
+  const std::vector<std::string> machine = {"--hardware", "h100-sxm", "--gpus", "64", "--json"};
+  for (const auto& [memory, shard] : {std::pair("80", "gradients"), {"16", "parameters"}}) {
+    SCOPED_TRACE(memory);
+    std::vector<std::string> first = {source("configs/sotu.toml").string(), "--search", "--write", file.string()};
+    for (const char* setting :
+         {"parallel.shard=parameters", "parallel.reshard_after_forward=8", "parallel.quantize_weights=int8",
+          "parallel.quantize_gradients=int8", "model.layers=32", "model.hidden=4096", "model.ffn=11008",
+          "model.heads=32", "model.kv_heads=32", "train.micro_batch_size=1", "train.global_batch_size=256"})
+      first.insert(first.end(), {"--set", setting});
+    for (const char* axis : {"--tensor", "--pipeline", "--context", "--virtual-stages"})
+      first.insert(first.end(), {axis, "1"});
+    std::vector<std::string> second = {file.string()};
+    for (auto* arguments : {&first, &second}) {
+      arguments->insert(arguments->end(), machine.begin(), machine.end());
+      arguments->insert(arguments->end(), {"--hardware-value", std::string("memory_gib=") + memory});
+    }
+    const Outcome searched = plan(first), again = plan(second);
+    ASSERT_EQ(searched.code, 0) << searched.error;
+    ASSERT_EQ(again.code, 0) << again.error;
+    const json ranked = json::parse(searched.out)["search"]["best"][0], planned = json::parse(again.out);
+    EXPECT_EQ(ranked["layout"]["shard"], shard);
+    EXPECT_EQ(ranked["layout"], planned["layout"]);
+    EXPECT_DOUBLE_EQ(ranked["step_time_s"].get<double>(), planned["step_time_s"].get<double>());
+    EXPECT_DOUBLE_EQ(ranked["memory_bytes"].get<double>(), planned["memory_bytes"].get<double>());
+  }
+  std::filesystem::remove(file);
+}
+
 // 80 layers of a 70 B model: 64 accelerators hold it if they divide the weights, 8 do not.
 std::vector<std::string> large_model(const std::string& gpus, const std::string& file) {
   std::vector<std::string> arguments = {source("configs/sotu.toml").string()};

@@ -375,8 +375,9 @@ TEST(DataExchange, WrittenConfigsArePlannedAsTheyWereRanked) {
                                              "parallel.quantize_weights=int8", "parallel.quantize_gradients=int8",
                                              "parallel.quantize_error_feedback=true"};
   config::Config config = config_of(settings);
+  config.train.global_batch_size = 512;
   const TrainerJob run = trainer_job(config, 64, accelerator("h100-sxm"));
-  SearchSpace space = trainer_space();
+  const SearchSpace space = trainer_space();
   std::set<Shard> levels;
   for (const Candidate& candidate : search(run.job, space, 100, false).best) {
     SCOPED_TRACE(to_text(candidate.layout));
