@@ -64,6 +64,30 @@ void expert_faults(const Job& job, const Layout& layout, std::vector<std::string
     faults.push_back("experts with tensor > 1 need sequence parallelism, or every tensor rank would send every token");
 }
 
+void replica_faults(const Job& job, const Layout& layout, std::vector<std::string>& faults) {
+  if (layout.replicas == 1) return;
+  if (layout.shard == Shard::none)
+    faults.push_back(
+        fmt::format("{} replicas of what is divided, and shard = none divides nothing; 1 works", layout.replicas));
+  if (layout.data % layout.replicas != 0)
+    faults.push_back(fmt::format("{} replicas of what is divided do not divide data = {}; {}", layout.replicas,
+                                 layout.data, describe::what_divides(layout.data, layout.replicas)));
+  if (job.shape.has_experts())
+    faults.push_back(fmt::format("{} replicas of what is divided with experts are not planned; 1 is", layout.replicas));
+}
+
+void update_faults(const Job& job, const Layout& layout, std::vector<std::string>& faults) {
+  if (!job.update_in_backward) return;
+  const int64_t step = layout.data * layout.micro_batch;
+  if (job.global_batch % step == 0 && job.global_batch != step)
+    faults.push_back(
+        fmt::format("updates in backward need one micro-batch a step, and there are {} of {} sequences on each of {} "
+                    "data ranks; micro-batch {} works",
+                    job.global_batch / step, layout.micro_batch, layout.data, job.global_batch / layout.data));
+  if (layout.pipeline > 1)
+    faults.push_back(fmt::format("updates in backward with pipeline = {} are not planned; 1 is", layout.pipeline));
+}
+
 void pipeline_faults(const Job& job, const Layout& layout, std::vector<std::string>& faults) {
   const int64_t layers = job.shape.decoder.layers;
   const int64_t most = layout.virtual_stages > 1 ? layers + 2 : layers;
@@ -105,6 +129,8 @@ std::string to_text(const Layout& layout) {
   if (layout.pipeline > 1) text += fmt::format(", {}", name_of(layout.schedule));
   if (layout.virtual_stages > 1) text += fmt::format(" {}", layout.virtual_stages);
   text += fmt::format(", recompute {}, shard {}", config::name_of(layout.recompute), name_of(layout.shard));
+  if (layout.replicas > 1)
+    text += fmt::format(" among {}{}", shard_ranks(layout), layout.replicas_innermost ? ", copies innermost" : "");
   if (layout.tensor > 1 && !layout.sequence_parallel) text += ", no sequence parallelism";
   return text;
 }
@@ -140,7 +166,8 @@ std::vector<std::string> layout_faults(const Job& job, const Layout& layout) {
                                     {"virtual stages", layout.virtual_stages},
                                     {"data", layout.data},
                                     {"expert", layout.expert},
-                                    {"micro-batch", layout.micro_batch}}) {
+                                    {"micro-batch", layout.micro_batch},
+                                    {"replicas", layout.replicas}}) {
     if (value < 1) faults.push_back(fmt::format("{} = {}: at least 1 works", name, value));
   }
   if (!faults.empty()) return faults;
@@ -167,10 +194,18 @@ std::vector<std::string> layout_faults(const Job& job, const Layout& layout) {
         fmt::format("context = {} needs sequences that are a multiple of {} tokens, so that each rank has "
                     "an early and a late piece; {} is not",
                     layout.context, 2 * layout.context, job.seq_len));
+  update_faults(job, layout, faults);
+  replica_faults(job, layout, faults);
   tensor_faults(job, layout, faults);
   pipeline_faults(job, layout, faults);
   expert_faults(job, layout, faults);
   return faults;
+}
+
+int64_t shard_ranks(const Layout& layout) { return layout.data * layout.context / layout.replicas; }
+
+bool has_second_shard(int64_t neighbours, int64_t ranks) {
+  return neighbours > 0 && neighbours < ranks && ranks % neighbours == 0;
 }
 
 int64_t micro_batches(const Job& job, const Layout& layout) {

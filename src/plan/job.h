@@ -46,20 +46,30 @@ struct Constants {
   double optimizer_bytes = 34;       ///< moved a parameter: master, moments, gradient, weight, and the norm's pass
 };
 
+/// What data ranks do with what they divide. As it stands: FSDP's way, which most published runs take. The trainer has
+/// room for some units, and options to exchange fewer bytes (ZeRO++, arXiv:2306.10209).
+struct ExchangeOptions {
+  double gathered_bytes = 0;       ///< of a weight that is rounded for its way; 0: none is
+  double reduced_bytes = 0;        ///< of a gradient that is rounded for its way; 0: none is
+  bool error_feedback = false;     ///< what rounding of gradients lost is kept
+  int64_t second_shard_ranks = 0;  ///< neighbours among whom blocks are gathered again; 0: among all
+  int64_t resident_blocks = 0;     ///< gathered blocks with room, those at the turn between passes need no gather;
+                                   ///< the ends stay for the step. 0: two units have room, all are gathered each pass
+  bool reduce_each_pass = true;    ///< gradients that are divided; otherwise once a step
+};
+
 struct Job {
   describe::WorkShape shape;
   int64_t seq_len = 0;
   int64_t global_batch = 0;  ///< sequences a step
   int64_t gpus = 0;
   Precision precision = Precision::bf16;
-  bool flash = true;           ///< fused attention; otherwise scores are written out
-  int64_t loss_rows = 0;       ///< rows of logits at a time; 0: all tokens of the micro-batch
+  bool flash = true;  ///< fused attention; otherwise scores are written out
+  bool loss_in_chunks =
+      false;  ///< of rows of logits (describe::loss_rows_per_chunk); otherwise of all of the micro-batch
   int64_t gradient_bytes = 4;  ///< of an element that accumulates and is exchanged
-  // Where data ranks exchange less than that (ZeRO++, arXiv:2306.10209).
-  double gathered_bytes = 2;       ///< of a weight on its way, where weights are divided
-  double reduced_bytes = 0;        ///< of a gradient on its way, where something is divided; 0: gradient_bytes
-  double residual_bytes = 0;       ///< of what rounding of gradients lost, kept for each of them
-  int64_t second_shard_ranks = 0;  ///< neighbours among whom blocks are gathered again; 0: among all
+  ExchangeOptions exchange;
+  bool update_in_backward = false;  ///< of weights, unit by unit, after which their gradients are given up
   Selective selective = Selective::core;
   bool overlap_gradients = true;  ///< the data ranks' exchange runs beside the backward pass
   double expert_imbalance = 1;    ///< tokens of the busiest rank / mean
@@ -86,6 +96,8 @@ struct Layout {
   Recompute recompute = Recompute::none;
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   Shard shard = Shard::none;
+  int64_t replicas = 1;             ///< copies of what is divided: data x context / replicas ranks divide one (HSDP)
+  bool replicas_innermost = false;  ///< neighbours have the same shards; otherwise they divide a copy
 
   bool operator==(const Layout&) const = default;
   int64_t stages() const { return pipeline * virtual_stages; }
@@ -100,6 +112,11 @@ std::vector<std::string> job_faults(const Job& job);
 
 /// Why the layout cannot run the job; each fault has both numbers and what works. Empty: it can.
 std::vector<std::string> layout_faults(const Job& job, const Layout& layout);
+
+/// Ranks that divide a copy of what is divided.
+int64_t shard_ranks(const Layout& layout);
+/// Whether neighbours can keep a second shard of what `ranks` divide: `neighbours` of them are several equal groups.
+bool has_second_shard(int64_t neighbours, int64_t ranks);
 
 /// Micro-batches of a step; the layout is sound.
 int64_t micro_batches(const Job& job, const Layout& layout);

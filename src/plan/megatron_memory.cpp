@@ -24,7 +24,7 @@ MegatronMemory megatron_memory(const Job& job, const Layout& layout) {
     split += 2 * h * ffn * gated;
   }
   const double tables = v * h * (layout.pipeline == 1 && !d.tied ? 2 : 1);
-  const double here = layers / p, copies = number(layout.data * layout.context);
+  const double here = layers / p, copies = number(shard_ranks(layout));
   const double expert_copies = t * copies / number(layout.expert);
   MegatronMemory result;
   result.weights_and_optimizer = ((here * split + tables) / t + here * whole + norms / 2) * bytes(copies) +

@@ -59,7 +59,7 @@ struct Copies {
   double dense, experts;
 };
 Copies copies_of(const Layout& layout) {
-  return {static_cast<double>(layout.data * layout.context),
+  return {static_cast<double>(shard_ranks(layout)),
           std::max(1.0, static_cast<double>(layout.tensor * layout.context * layout.data / layout.expert))};
 }
 
@@ -79,13 +79,69 @@ class Lines {
   bool words_;
 };
 
+/// Parameters of gathered units, or of those whose gradients come, that have room at once: where the trainer has places
+/// for `blocks`, those and the ends; otherwise two units.
+double with_room(const Job& job, const StageParameters& parameters, int64_t blocks) {
+  if (job.exchange.resident_blocks == 0) return 2 * parameters.largest_unit;
+  blocks = std::min(blocks, job.shape.decoder.layers);
+  return static_cast<double>(blocks) * parameters.largest_block + parameters.ends;
+}
+
+/// What data ranks need to exchange what they divide (data_exchange.h).
+void add_exchange(Lines& lines, const Job& job, const Layout& layout, const StageParameters& parameters) {
+  const ExchangeOptions& options = job.exchange;
+  const Copies copies = copies_of(layout);
+  const bool divides = copies.dense > 1 && layout.shard != Shard::none;
+  const bool gathers = divides && layout.shard == Shard::parameters;
+  const auto element = static_cast<double>(job.element_bytes()), gradient = static_cast<double>(job.gradient_bytes);
+  if (gathers && layout.pipeline > 1) {
+    lines.add("gathered weights", element * parameters.dense,
+              [&] { return std::string("all of the stage, for the step"); });
+    return;
+  }
+  double messages = 0;
+  if (gathers) {
+    const double room = with_room(job, parameters, options.resident_blocks);
+    lines.add("gathered weights", element * room,
+              [&] { return fmt::format("{} bytes x {:.4g} parameters of units at a time", element, room); });
+    messages += options.gathered_bytes * room * (1 + 1 / copies.dense);  // received, sent
+    const auto neighbours = static_cast<double>(options.second_shard_ranks);
+    double again = 0;
+    if (has_second_shard(options.second_shard_ranks, static_cast<int64_t>(copies.dense)))
+      again += parameters.dense_blocks() / neighbours;
+    if (has_second_shard(options.second_shard_ranks, static_cast<int64_t>(copies.experts)))
+      again += parameters.experts / neighbours;
+    lines.add("second shard", element * again, [&] {
+      return fmt::format("{} bytes x {:.4g} parameters, 1/{:.0f} of blocks", element, again, neighbours);
+    });
+  }
+  // The trainer exchanges gradients in place where they are kept whole.
+  const bool in_parts = layout.shard >= Shard::gradients && options.reduce_each_pass;
+  if (!job.update_in_backward && (gathers || (divides && layout.data > 1))) {
+    // What is rounded has left its place at once.
+    const int64_t turns = options.reduced_bytes > 0 ? 1 : 2;
+    const double room = options.resident_blocks == 0 || in_parts ? with_room(job, parameters, turns) : 0;
+    lines.add("exchange buffers", gradient * room, [&] {
+      return fmt::format("{} bytes x {:.4g} parameters, gradients before they are divided", gradient, room);
+    });
+  }
+  if (divides) {
+    const double largest = options.reduced_bytes * parameters.largest_unit;
+    // Two take turns, of each what is sent to the others and received; between copies the same, and the sums.
+    messages += 2 * 2 * largest * (1 - 1 / copies.dense);
+    const auto replicas = static_cast<double>(layout.replicas);
+    if (replicas > 1) messages += 2 * (2 * (1 - 1 / replicas) + 1 + 1 / replicas) * largest / copies.dense;
+  }
+  lines.add("messages", messages, [] { return std::string("rounded weights and gradients, sent and received"); });
+}
+
 void add_states(Lines& lines, const Job& job, const Layout& layout, const StageParameters& parameters) {
   const Copies copies = copies_of(layout);
   const auto elements = [&](bool divided) {
     return divided ? parameters.dense / copies.dense + parameters.experts / copies.experts : parameters.all();
   };
   const bool mixed = job.precision != Precision::fp32;
-  const bool whole = layout.shard == Shard::parameters;
+  const bool whole = layout.shard == Shard::parameters && copies.dense > 1;  // divided by one, nothing is
   const auto state = [&](std::string_view purpose, double size, bool divided) {
     lines.add(purpose, size * elements(divided), [&] {
       return fmt::format("{} bytes x {:.4g} parameters{}", size, elements(divided),
@@ -94,29 +150,24 @@ void add_states(Lines& lines, const Job& job, const Layout& layout, const StageP
   };
   // With whole sharding the master weights are the weights, and are cast as they are gathered.
   state("weights", mixed ? (whole ? 0 : 2) : 4, whole);
-  state("gradients", static_cast<double>(job.gradient_bytes), layout.shard >= Shard::gradients);
-  if (mixed) state("master weights", 4, layout.shard >= Shard::optimizer);
-  if (layout.shard != Shard::none) state("residuals of gradients", job.residual_bytes, false);
-  state("moments", 8, layout.shard >= Shard::optimizer);
-  if (whole && layout.data * layout.context > 1) {
-    if (layout.pipeline > 1) {
-      lines.add("gathered weights", 2 * parameters.dense,
-                [&] { return std::string("all of the stage, for the step"); });
-    } else {
-      const double unit = parameters.largest_unit;
-      lines.add("gathered weights", (4 + 2 * static_cast<double>(job.gradient_bytes)) * unit, [&] {
-        return fmt::format("two units of {:.4g} parameters, and their gradients before they are divided", unit);
-      });
-      if (job.second_shard_ranks > 0) {
-        const auto neighbours = static_cast<double>(job.second_shard_ranks);
-        lines.add("second shard", 2 * parameters.all() / neighbours,
-                  [&] { return fmt::format("2 bytes x {:.4g} parameters", parameters.all() / neighbours); });
-      }
-    }
-  } else if (layout.data > 1 && layout.shard != Shard::none) {
-    lines.add("exchange buffers", 2 * static_cast<double>(job.gradient_bytes) * parameters.largest_unit,
-              [&] { return std::string("two units' gradients on the way"); });
+  const auto gradient = static_cast<double>(job.gradient_bytes);
+  if (job.update_in_backward) {
+    const double room = with_room(job, parameters, 2);
+    lines.add("gradients", gradient * room,
+              [&] { return fmt::format("{} bytes x {:.4g} parameters of units at a time", gradient, room); });
+  } else {
+    state("gradients", gradient, layout.shard >= Shard::gradients && job.exchange.reduce_each_pass);
   }
+  if (mixed) state("master weights", 4, layout.shard >= Shard::optimizer);
+  if (job.exchange.error_feedback && layout.shard != Shard::none) {
+    // What goes to other ranks; and the share of a copy, which goes to other copies or is told to them.
+    double rounded = parameters.dense * (1 - 1 / copies.dense) + parameters.experts * (1 - 1 / copies.experts);
+    if (layout.replicas > 1 && copies.dense > 1) rounded += parameters.dense / copies.dense;
+    lines.add("residuals of gradients", 4 * rounded,
+              [&] { return fmt::format("4 bytes x {:.4g} parameters, what rounding lost", rounded); });
+  }
+  state("moments", 8, layout.shard >= Shard::optimizer);
+  add_exchange(lines, job, layout, parameters);
 }
 
 RankMemory rank_memory(const Job& job, const Layout& layout, int64_t rank, bool words) {
@@ -140,8 +191,7 @@ RankMemory rank_memory(const Job& job, const Layout& layout, int64_t rank, bool 
   }
   if (rank + 1 == layout.pipeline) {
     const OpTotals head = total(head_operations(job, layout));
-    const double rows = job.loss_rows > 0 ? std::min(static_cast<double>(job.loss_rows), rank_tokens(job, layout))
-                                          : rank_tokens(job, layout);
+    const double rows = loss_rows(job, layout);
     const double logits = rows * static_cast<double>(job.shape.decoder.vocab) / static_cast<double>(layout.tensor);
     // Besides the fp32 logits: them in the compute type, and the gradient in both.
     const double loss = head.saved + (job.precision == Precision::fp32 ? 4 : 8) * logits;
@@ -154,6 +204,10 @@ RankMemory rank_memory(const Job& job, const Layout& layout, int64_t rank, bool 
   int64_t communicators = 0;
   for (const int64_t size : {layout.tensor, layout.context, layout.data, layout.pipeline, layout.expert})
     communicators += size > 1 ? 1 : 0;
+  const int64_t shards = shard_ranks(layout);
+  communicators += layout.replicas > 1 && shards > 1 ? 1 : 0;
+  const bool gathers = layout.shard == Shard::parameters && layout.pipeline == 1;
+  communicators += gathers && has_second_shard(job.exchange.second_shard_ranks, shards) ? 1 : 0;
   lines.add("communicators", kCommunicator * static_cast<double>(communicators),
             [&] { return fmt::format("0.5 GiB x {} axes", communicators); });
   lines.add("context and libraries", kLibraries, [&] { return std::string("1.5 GiB, before the first tensor"); });

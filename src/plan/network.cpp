@@ -46,6 +46,15 @@ double Network::all_to_all(double bytes, double copies, const Group& group) cons
   return std::max(inside, outside) + (domains > 1 ? out_latency_ : up_latency_);
 }
 
+double Network::direct_all_to_all(double bytes, const Group& group) const {
+  if (group.size <= 1) return 0;
+  const double here = ranks_a_domain(group), away = static_cast<double>(group.size) - here;
+  const double each = bytes / static_cast<double>(group.size);
+  const double inside = here > 1 ? std::max(each / peer_, (here - 1) * each / scale_up_) : 0;
+  if (away <= 0) return inside + up_latency_;
+  return std::max(inside, away * each / scale_out_) + out_latency_;  // both tiers work at the same time
+}
+
 double Network::transfer(double bytes, const Group& group) const {
   if (group.size <= 1) return 0;
   const bool inside = ranks_a_domain(group) == static_cast<double>(group.size);

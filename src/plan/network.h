@@ -30,6 +30,9 @@ class Network {
   /// another domain once, however many of its copies are for it, and is copied on there (DeepSeek-V3, arXiv:2412.19437,
   /// section 3.2.2; DeepEP).
   double all_to_all(double bytes, double copies, const Group& group) const;
+  /// Each rank sends each other its share of `bytes`, straight: what is for another domain crosses on the sender's own
+  /// port, and what is for this one on the link to its peer.
+  double direct_all_to_all(double bytes, const Group& group) const;
   /// One rank to the next of its group. A single transfer uses one link or port.
   double transfer(double bytes, const Group& group) const;
   /// Ranks of the group in one domain.

@@ -200,6 +200,13 @@ double rank_tokens(const Job& job, const Layout& layout) {
   return static_cast<double>(layout.micro_batch * job.seq_len) / static_cast<double>(layout.context);
 }
 
+double loss_rows(const Job& job, const Layout& layout) {
+  const double tokens = rank_tokens(job, layout);
+  if (!job.loss_in_chunks) return tokens;
+  return static_cast<double>(
+      describe::loss_rows_per_chunk(static_cast<int64_t>(tokens), job.shape.decoder.vocab, job.element_bytes()));
+}
+
 double tokens_seen(const Job& job) {
   if (!job.flash || job.dropout()) return static_cast<double>(job.seq_len);
   return describe::causal_tokens_seen(job.seq_len, job.shape.decoder.sliding_window);
@@ -225,7 +232,7 @@ std::vector<Op> head_operations(const Job& job, const Layout& layout) {
   block.product("logits", block.tokens(), vocabulary, hidden,
                 kElement * block.tokens() * hidden / static_cast<double>(layout.sequence_split()));
   // Logits are cast to fp32 and kept so; in chunks nothing of them outlives the chunk.
-  const double rows = job.loss_rows > 0 ? std::min(static_cast<double>(job.loss_rows), block.tokens()) : block.tokens();
+  const double rows = loss_rows(job, layout);
   block.pass("loss", 14 * block.tokens() * vocabulary, 8 * block.tokens() * vocabulary, 5,
              (job.precision == Precision::fp32 ? 2 : 4) * rows * vocabulary);
   return block.take();

@@ -42,6 +42,8 @@ std::vector<Op> embedding_operations(const Job& job, const Layout& layout);
 
 /// Tokens of a micro-batch on a rank.
 double rank_tokens(const Job& job, const Layout& layout);
+/// Rows of logits at a time.
+double loss_rows(const Job& job, const Layout& layout);
 
 /// Tokens that a token attends to, on average: half the sequence for fused causal attention, a window where there is
 /// one; with scores written out, all.

@@ -41,6 +41,11 @@ std::vector<std::pair<std::string, Layout>> changes(const Job& job, const Layout
     }
   }
   next = from;
+  if (from.replicas > 1) {
+    next.replicas = 1;
+    offer(fmt::format("shard {} among {}", name_of(next.shard), shard_ranks(next)), next);
+  }
+  next = from;
   if (from.tensor > 1 && !from.sequence_parallel) {
     next.sequence_parallel = true;
     offer("sequence parallelism", next);

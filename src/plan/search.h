@@ -25,7 +25,7 @@ struct SearchSpace {
   std::optional<Recompute> recompute;
   std::optional<Shard> shard;
 };
-/// What `trireme train` runs today: data ranks that each keep everything.
+/// What `trireme train` runs today: data ranks that keep the whole state or divide it.
 SearchSpace trainer_space();
 
 struct Candidate {

@@ -30,12 +30,14 @@ double block_elements(const Job& job, const WorkParameters& counts, const Layout
 double StageParameters::optimizer_elements(const Job& job, const Layout& layout) const {
   if (layout.shard == Shard::none) return all();
   const double copies = static_cast<double>(layout.tensor * layout.context * layout.data / layout.expert);
-  return dense / static_cast<double>(layout.data * layout.context) + (job.shape.has_experts() ? experts / copies : 0);
+  return dense / static_cast<double>(shard_ranks(layout)) + (job.shape.has_experts() ? experts / copies : 0);
 }
 
 StageParameters& StageParameters::operator+=(const StageParameters& other) {
   dense += other.dense;
   experts += other.experts;
+  ends += other.ends;
+  largest_block = std::max(largest_block, other.largest_block);
   largest_unit = std::max(largest_unit, other.largest_unit);
   return *this;
 }
@@ -61,9 +63,10 @@ StageParameters stage_parameters(const Job& job, const Layout& layout, int64_t s
   StageParameters result;
   result.dense = static_cast<double>(dense) * without + static_cast<double>(here - dense) * with_experts;
   result.experts = static_cast<double>(here - dense) * expert_block;
-  result.largest_unit = std::max(dense > 0 ? without : 0, here > dense ? with_experts : 0);
+  result.largest_block = std::max(dense > 0 ? without : 0, here > dense ? with_experts : 0);
+  result.largest_unit = result.largest_block;
   const auto table = [&](double elements) {
-    result.dense += elements / t;
+    result.ends += elements / t;
     result.largest_unit = std::max(result.largest_unit, elements / t);
   };
   const bool last = stage + 1 == layout.stages();
@@ -72,12 +75,13 @@ StageParameters stage_parameters(const Job& job, const Layout& layout, int64_t s
     // A tied head on another stage than the embedding is a copy of it.
     const bool copy = job.shape.decoder.tied && layout.pipeline > 1;
     table(static_cast<double>(copy ? job.shape.decoder.vocab * job.shape.decoder.hidden : counts.head));
-    result.dense += static_cast<double>(counts.final_norm);
+    result.ends += static_cast<double>(counts.final_norm);
     const auto mtp = static_cast<double>(job.shape.mtp_layers);
     result.experts += job.shape.has_experts() ? mtp * expert_block : 0;
     const double hidden = static_cast<double>(job.shape.decoder.hidden);
-    result.dense += mtp * ((job.shape.has_experts() ? with_experts : without) + 2 * hidden * hidden / t);
+    result.ends += mtp * ((job.shape.has_experts() ? with_experts : without) + 2 * hidden * hidden / t);
   }
+  result.dense += result.ends;
   return result;
 }
 

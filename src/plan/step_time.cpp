@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "plan/data_exchange.h"
 #include "plan/flops.h"
 #include "plan/network.h"
 #include "plan/operations.h"
@@ -28,12 +29,13 @@ void add(Terms& to, const Terms& terms, double factor = 1) {
 struct Passes {
   Terms forward{};
   Terms backward{};
+  double first_gather = 0;  ///< seconds by which the step's first forward is longer
 };
 
 class Clock {
  public:
   Clock(const Job& job, const Layout& layout, const StepOptions& options)
-      : job_(job), layout_(layout), options_(options), network_(job) {
+      : job_(job), layout_(layout), options_(options), network_(job), exchange_(job, layout, network_) {
     const Constants& c = job.constants;
     rate_ = matmul_rate(job);
     bf16_rate_ =
@@ -44,10 +46,8 @@ class Clock {
     element_ = static_cast<double>(job.element_bytes());
     tensor_ = {layout.tensor, 1};
     context_ = {layout.context, layout.tensor};
-    data_ = {layout.data * layout.context, layout.tensor};
     expert_ = {layout.expert, 1};
     const int64_t stage = layout.tensor * layout.context * layout.data;
-    expert_copies_ = {std::max<int64_t>(stage / layout.expert, 1), layout.expert};
     pipeline_ = {layout.pipeline, stage};
   }
 
@@ -122,48 +122,39 @@ class Clock {
     return parts + (layout_.sequence_parallel ? 0 : network_.seconds(Collective::all_gather, bytes, tensor_));
   }
 
-  /// Exchange with the data ranks in every micro-batch: gradients that are kept in parts have to be reduced before the
-  /// next ones are added, and weights in parts are gathered for each pass; with a pipeline the gathered weights stay
-  /// for the step.
-  bool exchanges_each_pass() const { return layout_.shard >= Shard::gradients && data_.size > 1; }
-
+  /// With the data ranks in every micro-batch, beside its compute.
   void add_exchange(Passes& stage, const StageParameters& parameters) const {
-    const double element = static_cast<double>(job_.gradient_bytes);
-    const bool gathers = layout_.shard == Shard::parameters && layout_.pipeline == 1;
-    const double reduced = job_.reduced_bytes > 0 ? job_.reduced_bytes : element;
-    double gather = 0, again = 0, scatter = 0;
-    for (const auto& [weights, group] : {std::pair(parameters.dense, data_), {parameters.experts, expert_copies_}}) {
-      scatter += network_.seconds(Collective::reduce_scatter, reduced * weights, group);
-      if (!gathers) continue;
-      const double of_all = network_.seconds(Collective::all_gather, job_.gathered_bytes * weights, group);
-      const Group neighbours{job_.second_shard_ranks, group.stride};
-      gather += of_all;
-      again += neighbours.size > 0 ? network_.seconds(Collective::all_gather, 2 * weights, neighbours) : of_all;
+    if (options_.off[index(Term::gather)]) return;
+    if (exchange_.gathers_each_pass()) {
+      const ExchangeCost again = exchange_.gather_again(parameters);
+      Terms first = stage.forward;
+      beside(first, exchange_.gather_all(parameters));
+      beside(stage.forward, again);
+      stage.first_gather = first[index(Term::gather)] - stage.forward[index(Term::gather)];
+      ExchangeCost backward = again;
+      if (exchange_.reduces_each_pass()) backward += exchange_.reduce(parameters);
+      beside(stage.backward, backward);
+    } else if (exchange_.reduces_each_pass()) {
+      beside(stage.backward, exchange_.reduce(parameters));
     }
-    beside(stage.forward, gather);
-    beside(stage.backward, again + scatter);
   }
 
   double gradients(const StageParameters& parameters, double backward, double units) const {
     if (options_.off[index(Term::gradients)]) return 0;
-    const double element = static_cast<double>(job_.gradient_bytes);
-    const auto exchange = [&](double elements, const Group& group) {
-      if (layout_.shard == Shard::none) return network_.seconds(Collective::all_reduce, element * elements, group);
-      const double reduced = job_.reduced_bytes > 0 ? job_.reduced_bytes : element;
-      const double scatter = network_.seconds(Collective::reduce_scatter, reduced * elements, group);
-      return (exchanges_each_pass() ? 0 : scatter) + network_.seconds(Collective::all_gather, 2 * elements, group);
-    };
-    const bool whole = layout_.shard == Shard::parameters && layout_.pipeline == 1;
-    double seconds = whole ? 0 : exchange(parameters.dense, data_) + exchange(parameters.experts, expert_copies_);
+    const ExchangeCost cost = exchange_.once_a_step(parameters);
+    double seconds = cost.links;
     if (job_.overlap_gradients) {
       // The last unit's gradients come when backward is over.
       const double last = seconds / units;
       seconds = last + std::max(0.0, seconds - last - backward * (1 - 1 / units));
     }
+    seconds += cost.rounding;
     if (job_.shape.decoder.tied && layout_.pipeline > 1) {
       const auto table = static_cast<double>(job_.shape.decoder.vocab * job_.shape.decoder.hidden);
-      seconds += network_.seconds(Collective::all_reduce, element * table / static_cast<double>(layout_.tensor),
-                                  {2, pipeline_.stride * (layout_.pipeline - 1)});
+      seconds +=
+          network_.seconds(Collective::all_reduce,
+                           static_cast<double>(job_.gradient_bytes) * table / static_cast<double>(layout_.tensor),
+                           {2, pipeline_.stride * (layout_.pipeline - 1)});
     }
     return seconds;
   }
@@ -190,12 +181,11 @@ class Clock {
     at(terms, Term::gaps) += std::max(0.0, kernels * host_ - sum(terms));
   }
 
-  /// Work beside an exchange: the longer of both, and the compute is slowed by it.
-  void beside(Terms& terms, double exchange) const {
-    if (options_.off[index(Term::gather)]) return;
-    const double work = sum(terms);
+  /// Work beside an exchange: the longer of both, and the compute is slowed by it. Rounding is work itself.
+  void beside(Terms& terms, const ExchangeCost& exchange) const {
+    const double work = sum(terms), links = exchange.links;
     at(terms, Term::gather) +=
-        std::max(0.0, exchange - work) + job_.constants.overlap_slowdown * std::min(exchange, work);
+        std::max(0.0, links - work) + job_.constants.overlap_slowdown * std::min(links, work) + exchange.rounding;
   }
 
   double activation_bytes() const {
@@ -239,7 +229,8 @@ class Clock {
   const StepOptions& options_;
   Network network_;
   double rate_ = 0, bf16_rate_ = 0, memory_ = 0, gap_ = 0, host_ = 0, element_ = 2;
-  Group tensor_, context_, data_, expert_, expert_copies_, pipeline_;
+  DataExchange exchange_;
+  Group tensor_, context_, expert_, pipeline_;
 };
 
 struct Stages {
@@ -275,7 +266,7 @@ Stages make_stages(const Job& job, const Layout& layout, const Clock& clock) {
         around(clock.compute(head_operations(job, layout)));
       }
     }
-    if (clock.exchanges_each_pass()) clock.add_exchange(stage, stage_parameters(job, layout, static_cast<int64_t>(s)));
+    clock.add_exchange(stage, stage_parameters(job, layout, static_cast<int64_t>(s)));
     stages.times.forward.push_back(sum(stage.forward));
     stages.times.backward.push_back(sum(stage.backward));
     stages.passes.push_back(stage);
@@ -337,6 +328,7 @@ StepTime step_time(const Job& job, const Layout& layout, const StepOptions& opti
   }
   StepTime result;
   add(result.terms, per_batch, count);
+  for (const Passes& stage : stages.passes) at(result.terms, Term::gather) += stage.first_gather;  // one has it
   const double work = sum(result.terms);
 
   double pipeline = work;

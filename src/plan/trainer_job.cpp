@@ -43,13 +43,11 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   if (config.train.activation_offload != config::Offload::none)
     faults.push_back(fmt::format("train.activation_offload = \"{}\" is not planned; \"none\" is",
                                  config::name_of(config.train.activation_offload)));
-  if (config.optimizer.in_backward) faults.emplace_back("optimizer.in_backward = true is not planned; false is");
   if (config.optimizer.offload != config::Offload::none)
-    faults.push_back(fmt::format("optimizer.offload = \"{}\" is not planned; \"none\" is",
-                                 config::name_of(config.optimizer.offload)));
-  if (config.parallel.shard != config::Shard::none && config.parallel.shard_size != config.parallel.data)
-    faults.push_back(fmt::format("parallel.shard_size = {} replicates shards, which is not planned; {} (or -1) is",
-                                 config.parallel.shard_size, config.parallel.data));
+    faults.push_back(
+        fmt::format("optimizer.offload = \"{}\" is not planned: the catalogue has no rate of a disk, and runs on "
+                    "accelerators keep moments in their memory; \"none\" is",
+                    config::name_of(config.optimizer.offload)));
   if (!faults.empty()) throw InputError(faults);
   job.shape.decoder = config.model;
   job.shape.name = config.model.preset.empty() ? config.model.architecture : config.model.preset;
@@ -58,20 +56,29 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
   job.gpus = gpus;
   job.selective = Selective::cheap;
   if (config.train.gradient_dtype == "bf16") job.gradient_bytes = 2;
-  job.loss_rows = describe::loss_rows_per_chunk(config.train.micro_batch_size * job.seq_len, config.model.vocab,
-                                                job.element_bytes());
+  job.loss_in_chunks = true;
   job.accelerator = accelerator;
   const config::ParallelConfig& parallel = config.parallel;
   const double scale = 4.0 / static_cast<double>(parallel.quantize_block);  // an element's share of it
-  if (parallel.quantize_weights != config::Quantize::none) job.gathered_bytes = 1 + scale;
+  ExchangeOptions& exchange = job.exchange;
+  if (parallel.quantize_weights != config::Quantize::none) exchange.gathered_bytes = 1 + scale;
   if (parallel.quantize_gradients != config::Quantize::none)
-    job.reduced_bytes = (parallel.quantize_gradients == config::Quantize::int8 ? 1 : 0.5) + scale;
-  if (parallel.quantize_error_feedback) job.residual_bytes = 4;
-  job.second_shard_ranks = parallel.reshard_after_forward.group;
+    exchange.reduced_bytes = (parallel.quantize_gradients == config::Quantize::int8 ? 1 : 0.5) + scale;
+  exchange.error_feedback = parallel.quantize_error_feedback;
+  exchange.second_shard_ranks = parallel.reshard_after_forward.group;
+  const int64_t layers = config.model.layers;
+  exchange.resident_blocks =
+      parallel.reshard_after_forward.after_forward ? std::min(parallel.prefetch + 1, layers) : layers;
+  job.update_in_backward = config.optimizer.in_backward;
+  exchange.reduce_each_pass = parallel.reduce_every_micro_batch;
   result.layout.data = gpus;
   result.layout.micro_batch = config.train.micro_batch_size;
   result.layout.recompute = config.train.recompute;
-  result.layout.shard = static_cast<Shard>(config.parallel.shard);
+  result.layout.shard = static_cast<Shard>(parallel.shard);
+  if (parallel.shard != config::Shard::none) result.layout.replicas = parallel.replicas();
+  const auto place = [&](const char* axis) { return std::ranges::find(parallel.order, axis); };
+  // An order with a name has the ranks of a copy as neighbours.
+  result.layout.replicas_innermost = result.layout.replicas > 1 && place("replicate") < place("shard");
   TRIREME_CHECK(micro_batches(job, result.layout) == accumulation, "{} and {} micro-batches",
                 micro_batches(job, result.layout), accumulation);
   return result;
@@ -99,7 +106,7 @@ config::Config with_layout(const config::Config& config, const Layout& layout) {
   result.parallel.data = layout.data;
   static_assert(static_cast<int>(Shard::parameters) == static_cast<int>(config::Shard::parameters));
   result.parallel.shard = static_cast<config::Shard>(layout.shard);
-  result.parallel.shard_size = -1;
+  result.parallel.shard_size = layout.replicas > 1 ? shard_ranks(layout) : -1;
   // Options of another level than the layout's.
   const config::ParallelConfig standard;
   if (layout.shard != Shard::parameters) {
@@ -115,7 +122,7 @@ config::Config with_layout(const config::Config& config, const Layout& layout) {
       result.parallel.quantize_gradients == config::Quantize::none)
     result.parallel.quantize_block = standard.quantize_block;
   const int64_t group = result.parallel.reshard_after_forward.group;
-  if (group > 0 && (layout.data % group != 0 || layout.data == group))
+  if (group > 0 && !has_second_shard(group, shard_ranks(layout)))
     result.parallel.reshard_after_forward = standard.reshard_after_forward;
   if (layout.shard < Shard::gradients) result.parallel.reduce_every_micro_batch = standard.reduce_every_micro_batch;
   result.train.micro_batch_size = layout.micro_batch;

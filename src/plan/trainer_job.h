@@ -10,8 +10,8 @@
 namespace trireme::plan {
 
 /// The run of `config` on `gpus` accelerators, and its layout. Fills parallel.data and train.global_batch_size of
-/// `config`. Throws InputError for what is not planned: fp64, offloaded activations, an architecture that a program
-/// registered, and a batch that the data ranks do not divide.
+/// `config`. Throws InputError for what is not planned: fp64, offloaded activations and moments, an architecture that a
+/// program registered, and a batch that the data ranks do not divide.
 struct TrainerJob {
   Job job;
   Layout layout;
