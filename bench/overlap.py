@@ -11,8 +11,9 @@ the compute, with parallel.prefetch = 1 and with 0.
 Foretold is what a schedule without losses would take, by playing it: exchanges use the link one after another in the order in which they
 are posted (each unit gathered under the compute of the one before it, each block's gradients reduced under the compute of the next), and
 compute waits for what it needs. Beside it stands the bound that no schedule can beat, compute or link + the first gather + the last reduce:
-what must be there before the first block, and what is complete only after the last. A tied embedding is both.
-Medians of the steps after the first two. With --json the last line is one object with a row for each share.
+what must be there before the first block, and what is complete only after the last. A tied embedding is both. The schedule is played with
+the compute of each step itself (its time less what it waited), since machines are not equally fast all the time; the ratio is the median
+over steps. Medians of the steps after the first two. With --json the last line is one object with a row for each share.
 """
 
 import argparse
@@ -44,12 +45,16 @@ def run(options, folder, more):
     return folder
 
 
+def steps_of(folder):
+    """(seconds of the whole step, seconds that compute waited in it) of each step."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step_time_s"], line.get("comm_exposed_s", 0)) for line in lines if "loss" in line][WARMUP:]
+
+
 def step_time(folder):
     """Medians of the whole step, and of what compute waited for in it."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if "loss" in line][WARMUP:]
-    return (statistics.median(line["step_time_s"] for line in steps),
-            statistics.median(line.get("comm_exposed_s", 0) for line in steps))
+    steps = steps_of(folder)
+    return statistics.median(whole for whole, _ in steps), statistics.median(waited for _, waited in steps)
 
 
 def operations_of_a_step(options, folder):
@@ -95,6 +100,11 @@ class Compute:
     backward: float
     head: float  # with its loss and its gradients, between the two
     rest: float  # the update
+
+    def scaled_to(self, seconds):
+        """In the same proportions, all together so long."""
+        factor = seconds / (self.forward + self.backward + self.head + self.rest)
+        return Compute(*(factor * part for part in (self.forward, self.backward, self.head, self.rest)))
 
 
 HEAD = ("head", "cross-entropy", "head, input gradient", "head, weight gradient")
@@ -178,16 +188,21 @@ def main():
         for share in options.shares:
             speed = total / (share * compute) / 1e9
             link = {"comm.emulate.shard.gb_per_s": speed}
-            ahead, _ = step_time(run(options, scratch / f"ahead {share}", link))
+            with_link = run(options, scratch / f"ahead {share}", link)
+            ahead, _ = step_time(with_link)
             behind, _ = step_time(run(options, scratch / f"behind {share}", {**link, "parallel.prefetch": 0}))
             edges = ends / speed / 1e9
             bound = max(compute, share * compute - edges) + edges
-            foretold = waited + play(exchanges, parts, speed * 1e9)
+            # For each step with its own compute: the machine is not as fast in every minute. While the link is waited for, others are too.
+            foretold_of = [max(play(exchanges, parts.scaled_to(whole - exposed), speed * 1e9), whole - exposed + waited)
+                           for whole, exposed in steps_of(with_link)]
+            foretold = statistics.median(foretold_of)
+            ratio = statistics.median(whole / told for (whole, _), told in zip(steps_of(with_link), foretold_of, strict=True))
             # Of what is moved between the edges, the share that costs the step nothing.
             hidden = 1 - max(0, ahead - compute - edges) / max(share * compute - edges, 1e-9)
             rows.append({"share": share, "gb_per_s": speed, "compute_s": compute, "moved_s": share * compute, "bound_s": bound, "foretold_s": foretold,
-                         "prefetch_1_s": ahead, "prefetch_0_s": behind, "ratio_to_foretold": ahead / foretold, "hidden": hidden})
-            print(f"{share:6.2f}{speed:8.3f}{share * compute:9.3f}{bound:9.3f}{foretold:10.3f}{ahead:12.3f}{ahead / foretold:12.3f}{behind:12.3f}{hidden:8.2f}",
+                         "prefetch_1_s": ahead, "prefetch_0_s": behind, "ratio_to_foretold": ratio, "hidden": hidden})
+            print(f"{share:6.2f}{speed:8.3f}{share * compute:9.3f}{bound:9.3f}{foretold:10.3f}{ahead:12.3f}{ratio:12.3f}{behind:12.3f}{hidden:8.2f}",
                   flush=True)
     if options.json:
         print(json.dumps({"rows": rows}))
