@@ -34,8 +34,9 @@ ROWS = [("plain", {}),
 def train(options, folder, more):
     settings = {"run.dir": folder, "data.eval_path": "", "train.steps": options.steps + WARMUP, "lr_schedule.warmup_steps": 1,
                 "metrics.interval": 1, "parallel.shard": "parameters", "checkpoint.interval": 0, "comm.flight_recorder": 100000,
-                "train.global_batch_size": -1, "comm.emulate.shard.gb_per_s": options.gb_per_s,
-                "comm.emulate.second_shard.gb_per_s": options.near_gb_per_s, **more}
+                "train.global_batch_size": -1, "comm.emulate.shard.gb_per_s": options.gb_per_s, **more}
+    if "parallel.reshard_after_forward" in more:
+        settings["comm.emulate.second_shard.gb_per_s"] = options.near_gb_per_s
     if "parallel.shard_size" in more:
         settings["comm.emulate.shard.gb_per_s"] = options.near_gb_per_s
         settings["comm.emulate.replicate.gb_per_s"] = options.gb_per_s

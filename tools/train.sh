@@ -63,7 +63,7 @@ run=${RUN:-$(next_free_folder runs/sotu)}
 command=(build/trireme train "$config" --workers "$workers" --set "run.dir=$run")
 part "Training"
 say "Running: ${command[*]}"
-say "$(sed -nE '/^\[train\]/,/^\[/ s/^steps *= *([0-9]+).*/\1/p' "$config") steps, 6 to 7 minutes on two processors. Ctrl-C saves and stops."
+say "$(sed -nE '/^\[train\]/,/^\[/ s/^steps *= *([0-9]+).*/\1/p' "$config") steps, 4 to 8 minutes on two processors. Ctrl-C saves and stops."
 status=0
 "${command[@]}" || status=$?
 if ((status == 5)); then say "

@@ -8,7 +8,8 @@ namespace trireme::comm {
 namespace {
 
 std::vector<std::filesystem::path> candidates(const char* variable, const char* file) {
-  if (const char* given = std::getenv(variable); given != nullptr && *given != '\0') return {given};
+  const char* given = variable == nullptr ? nullptr : std::getenv(variable);
+  if (given != nullptr && *given != '\0') return {given};
   std::error_code ignored;
   const auto folder = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
   return {folder / file, folder.parent_path() / file, folder.parent_path() / "lib" / "trireme" / file};

@@ -10,8 +10,8 @@ struct PluginPlace {
   bool exists = false;
 };
 
-/// A file that environment `variable` names; otherwise `file` beside the program, above its tests, or where it is
-/// installed.
+/// A file that environment `variable` (null: none) names; otherwise `file` beside the program, above its tests, or
+/// where it is installed.
 PluginPlace find_plugin(const char* variable, const char* file);
 
 }  // namespace trireme::comm

@@ -60,6 +60,13 @@ void check_links(const Config& config, Checks& checks) {
                    "{0}hardware = \"{1}\" and {0}gb_per_s = {2} both give a bandwidth; leave one out", stem,
                    link.hardware, link.gb_per_s);
   }
+  const LinkConfig& second = config.comm.emulate.second_shard;
+  const bool emulated = second.gb_per_s > 0 || second.latency_us > 0 || !second.hardware.empty();
+  checks.require(!emulated || config.parallel.reshard_after_forward.group > 0,
+                 {"comm.emulate.second_shard.gb_per_s", "comm.emulate.second_shard.latency_us",
+                  "comm.emulate.second_shard.hardware", "parallel.reshard_after_forward"},
+                 "comm.emulate.second_shard is a link of a second shard, and there is none; "
+                 "parallel.reshard_after_forward = 2, or more, makes one");
 }
 
 void check_parallel(const Config& config, Checks& checks) {
@@ -147,7 +154,7 @@ void check_quantized(const Config& config, Checks& checks) {
                  "sends bytes; comm.check = \"shapes\" goes with it",
                  name_of(parallel.quantize_gradients));
   checks.require(parallel.quantize_block % 2 == 0, {"parallel.quantize_block"},
-                 "parallel.quantize_block = {} is odd, and two numbers of 4 bits share a byte; {} or {} work",
+                 "parallel.quantize_block = {} is odd, and blocks have an even number of elements; {} or {} work",
                  parallel.quantize_block, parallel.quantize_block - 1, parallel.quantize_block + 1);
   checks.require(weights || gradients || parallel.quantize_block == standard.quantize_block,
                  {"parallel.quantize_block", "parallel.quantize_weights", "parallel.quantize_gradients"},

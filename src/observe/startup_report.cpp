@@ -1,6 +1,7 @@
 #include "observe/startup_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -93,6 +94,18 @@ void add_step(Page& page, const StartupReport& report) {
                config::name_of(train.recompute));
   if (train.precision == config::Precision::fp16)
     page.line("loss scaled by {} at first", report.config.loss_scale.initial);
+  const config::ParallelConfig& parallel = report.config.parallel;
+  std::vector<std::string> rounded;
+  if (parallel.quantize_weights != config::Quantize::none)
+    rounded.push_back(fmt::format("weights in {}", config::name_of(parallel.quantize_weights)));
+  if (parallel.quantize_gradients != config::Quantize::none)
+    rounded.push_back(fmt::format("gradients in {}{}", config::name_of(parallel.quantize_gradients),
+                                  parallel.quantize_error_feedback ? " with error feedback" : ""));
+  if (rounded.empty()) return;
+  if (parallel.shard_size > 1)
+    page.line("between workers {}, blocks of {}", fmt::join(rounded, ", "), parallel.quantize_block);
+  else
+    page.line("nothing travels between workers that divide a copy, so nothing is rounded for it");
 }
 
 void add_memory(Page& page, const StartupReport& report) {

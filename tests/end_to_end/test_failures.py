@@ -156,8 +156,8 @@ class FailureTest(EndToEnd):
         started.send(signal.SIGTERM)
         self.assertEqual(started.wait().code, STOPPED)
         self.assert_nothing_left(pids)
-        alone = self.start(*self.train_arguments(run, 2, {**LONG, "train.stop_after": run.last_step() + 5}),
-                           env=environment(TRIREME_SUPERVISOR="/nowhere"))
+        elsewhere = shutil.copy(BINARY, self.new_folder("a copy by itself") / "trireme")
+        alone = self.start(*self.train_arguments(run, 2, {**LONG, "train.stop_after": run.last_step() + 5}), program=(elsewhere,))
         self.assertEqual(alone.wait().code, DONE)
 
     def test_launcher_is_killed(self):

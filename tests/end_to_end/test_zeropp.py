@@ -89,6 +89,16 @@ class ZeroppTest(EndToEnd):
             self.assertLess(abs(a / b - 1), share)
         self.assertNotEqual(plain.values("loss"), rounded.values("loss"), "nothing was rounded")
 
+    def test_the_start_tells_what_is_rounded(self):
+        settings = {"train.steps": 2, "parallel.quantize_weights": "int8", "parallel.quantize_gradients": "int4",
+                    "parallel.quantize_error_feedback": "true", "lr_schedule.warmup_steps": 1, "train.global_batch_size": 4,
+                    "train.micro_batch_size": 2}
+        for workers, text in ((2, "between workers weights in int8, gradients in int4 with error feedback, blocks of 256"),
+                              (1, "so nothing is rounded for it")):
+            result = self.train(self.new_run("told"), workers, {**BASE, **settings})
+            self.assertEqual(result.code, 0, str(result))
+            self.assertIn(text, result.out)
+
     def test_a_run_in_two_parts_has_the_same_bits(self):
         settings = {"parallel.quantize_weights": "int8", "parallel.quantize_gradients": "int8", "parallel.reshard_after_forward": 2}
         whole = self.run_of("whole", 4, settings)

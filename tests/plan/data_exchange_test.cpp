@@ -173,7 +173,8 @@ TEST(DataExchange, MemoryOfWhatIsExchanged) {
     EXPECT_NEAR(bytes_of(run, "residuals of gradients"), row.residuals, 1e-9 * kAll);
     EXPECT_NEAR(bytes_of(run, "messages"), row.messages, 1e-9 * kAll);
     const bool rounds = run.job.exchange.reduced_bytes > 0;  // then one block's place is enough
-    EXPECT_NEAR(bytes_of(run, "exchange buffers"), row.gpus > 1 ? 4 * (places - (rounds ? kBlock : 0)) : 0, 1e-9 * kAll);
+    EXPECT_NEAR(bytes_of(run, "exchange buffers"), row.gpus > 1 ? 4 * (places - (rounds ? kBlock : 0)) : 0,
+                1e-9 * kAll);
   }
 }
 
