@@ -85,7 +85,7 @@ ExitCode launch_workers(const LaunchOptions& options) {
   supervisor.node_rank = static_cast<int>(options.node_rank);
   supervisor.master_addr = meeting.host;
   supervisor.master_port = meeting.port;
-  const comm::PluginPlace apart = comm::find_plugin(nullptr, "trireme-supervisor");
+  const comm::PluginPlace apart = comm::find_plugin(nullptr, resilience::supervisor_program);
   if (apart.exists) resilience::become_supervisor(apart.path, supervisor);
   const resilience::SupervisorResult result = resilience::supervise(supervisor);
   if (!result.message.empty()) throw Error(result.code, result.message);

@@ -55,6 +55,8 @@ json to_json(const plan::Layout& layout) {
           {"pipeline", layout.pipeline},
           {"virtual_stages", layout.virtual_stages},
           {"data", layout.data},
+          {"replicas", layout.replicas},
+          {"replicas_innermost", layout.replicas > 1 && layout.replicas_innermost},
           {"expert", layout.expert},
           {"micro_batch", layout.micro_batch},
           {"sequence_parallel", layout.tensor > 1 && layout.sequence_parallel},

@@ -78,10 +78,14 @@ void check(const SbatchOptions& options) {
   at_least("--notice", options.notice_s, 1);
   if (options.notice_s > 65535)
     faults.push_back(fmt::format("--notice {}: Slurm takes at most 65535", options.notice_s));
-  if (const int64_t limit = seconds_of(options.time); limit > 0 && options.notice_s >= limit) {
-    faults.push_back(fmt::format(
-        "--notice {}: a job of {} s (--time {}) would be told to end when it starts; give it more time, or less notice",
-        options.notice_s, limit, options.time));
+  // Slurm may send the signal so much earlier (sbatch's manual, --signal).
+  constexpr int64_t kEarly = 60;
+  if (const int64_t limit = seconds_of(options.time); limit > 0 && options.notice_s + kEarly >= limit) {
+    faults.push_back(
+        fmt::format("--notice {}: Slurm may give it {} s early, and a job of {} s (--time {}) would be told to end as "
+                    "it starts; more "
+                    "than {} s work, or less notice",
+                    options.notice_s, kEarly, limit, options.time, options.notice_s + kEarly));
   }
   if (!faults.empty()) throw InputError(faults);
   check_word("--time", options.time);
@@ -151,8 +155,10 @@ std::string script(const SbatchOptions& options, const std::filesystem::path& pr
       "  wait \"$run\"\n"
       "  code=$?\n"
       "done\n"
-      "# 5: stopped after saving. More than 128: the signal came while the workers were starting, and ended them.\n"
-      "if ((time_is_over && (code == 5 || code > 128))); then\n"
+      "# 5: stopped after saving. More than 128: the signal came while the workers were starting, and ended them; "
+      "three\n"
+      "# lives that end so are no accident.\n"
+      "if ((time_is_over && (code == 5 || (code > 128 && ${SLURM_RESTART_COUNT:-0} < 3)))); then\n"
       "  scontrol requeue \"$SLURM_JOB_ID\"\n"
       "fi\n"
       "exit \"$code\"\n";

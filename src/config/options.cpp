@@ -447,7 +447,8 @@ void add_parallel(std::vector<Option>& table) {
       Option("parallel.quantize_weights", at(&Config::parallel, &ParallelConfig::quantize_weights),
              "With shard = \"parameters\": how weights travel when they are gathered. none: in the type that computes. "
              "int8: in 8 bits an element, with a scale for each block of quantize_block elements (qwZ of ZeRO++). All "
-             "ranks compute with the rounded weights; each keeps its own in float.")
+             "ranks compute with the rounded weights; each keeps its own in float. Vectors (norms, biases) travel in "
+             "float.")
           .one_of({"none", "int8"})
           .changeable());
   table.push_back(

@@ -41,10 +41,14 @@ void resolve_shard_size(ParallelConfig& parallel) {
 
 // A second shard lies within a copy, and what is quantised goes between the ranks of one. Where a copy is divided by no
 // more ranks than share a second shard, they are neighbours all: the same as true.
-void resolve_exchanges_of_a_copy(ParallelConfig& parallel) {
+void resolve_exchanges_of_a_copy(Config& config) {
+  ParallelConfig& parallel = config.parallel;
   std::vector<std::string> faults;
   const int64_t size = parallel.shard_size, group = parallel.reshard_after_forward.group;
-  if (group >= size) parallel.reshard_after_forward = {};
+  if (group >= size) {
+    parallel.reshard_after_forward = {};
+    config.comm.emulate.second_shard = {};  // of which there is none
+  }
   if (group > 0 && group < size && size % group != 0) {
     std::vector<int64_t> works;
     for (int64_t divisor = 2; divisor < size; ++divisor)
@@ -108,7 +112,7 @@ int64_t resolve_world(Config& config, int64_t world) {
   Config resolved = config;
   const int64_t ranks = resolve_data_ranks(resolved.parallel, world);
   resolve_shard_size(resolved.parallel);
-  resolve_exchanges_of_a_copy(resolved.parallel);
+  resolve_exchanges_of_a_copy(resolved);
   const int64_t micro = resolved.train.micro_batch_size;
   int64_t& global = resolved.train.global_batch_size;
   if (micro < 1) throw_input("train.micro_batch_size = {}: at least 1 is needed", micro);

@@ -120,6 +120,10 @@ void Gradients::before_contribution(size_t index) {
     buffer.occupant = &state;
     return;
   }
+  TRIREME_CHECK(buffer.occupant == nullptr || !buffer.occupant->has_buffer,
+                "{} has a gradient before that of {}, whose place it takes, is complete", state.unit->name,
+                buffer.occupant->unit->name);
+  buffer.occupant = &state;
   const std::vector<at::Tensor> parts = state.unit->whole(memory_of(state));
   for (size_t i = 0; i < parts.size(); ++i) state.unit->parameters[i]->receive_gradient(parts[i]);
   state.received = parts;

@@ -71,16 +71,17 @@ QuantizedReduceScatter::QuantizedReduceScatter(comm::Communicator& ranks, const 
   if (!error_feedback) return;
   for (size_t i = 0; i < parts_.size(); ++i)
     for (size_t t = 0; t < parts_[i].tensors(); ++t)
-      residuals_[i].push_back(zeros(parts_[i].elements_in(t) - parts_[i].elements_of_rank(t, ranks.rank()), device));
+      residuals_[i].push_back(zeros(
+          parts_[i].exact(t) ? 0 : parts_[i].elements_in(t) - parts_[i].elements_of_rank(t, ranks.rank()), device));
 }
 
 // Those of the other ranks lie one after another.
 at::Tensor QuantizedReduceScatter::residual_of(size_t index, size_t t, int64_t rank) const {
-  if (residuals_[index].empty()) return {};
-  int64_t first = 0;
-  for (int64_t r = 0; r < rank; ++r)
-    if (r != ranks_.rank()) first += parts_[index].elements_of_rank(t, r);
-  return residuals_[index][t].narrow(0, first, parts_[index].elements_of_rank(t, rank));
+  const QuantizedParts& parts = parts_[index];
+  if (residuals_[index].empty() || parts.exact(t)) return {};
+  const int64_t first =
+      parts.first_of_rank(t, rank) - (rank > ranks_.rank() ? parts.elements_of_rank(t, ranks_.rank()) : 0);
+  return residuals_[index][t].narrow(0, first, parts.elements_of_rank(t, rank));
 }
 
 void QuantizedReduceScatter::post(size_t index, at::TensorList whole, at::TensorList own, bool accumulate) {
@@ -179,7 +180,7 @@ QuantizedGradients::QuantizedGradients(std::span<const Unit> units, comm::Commun
   if (!options.error_feedback) return;
   for (size_t u = 0; u < units.size(); ++u)
     for (size_t t = 0; t < parts[u].tensors(); ++t)
-      residuals_[u].push_back(zeros(parts[u].elements_of_rank(t, replicas.rank()), device));
+      residuals_[u].push_back(zeros(parts[u].exact(t) ? 0 : parts[u].elements_of_rank(t, replicas.rank()), device));
 }
 
 void QuantizedGradients::replicate(size_t unit, at::TensorList shards) {

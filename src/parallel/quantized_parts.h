@@ -30,6 +30,8 @@ class QuantizedParts {
   int64_t ranks() const { return ranks_; }
   int64_t elements_of_rank(size_t t, int64_t rank) const { return elements_[index(t, rank)]; }
   int64_t elements_in(size_t t) const;  ///< of all ranks
+  int64_t first_of_rank(size_t t, int64_t rank) const { return first_[index(t, rank)]; }
+  bool exact(size_t t) const { return exact_[t]; }
   /// Packed, of each rank; and of all of them.
   const std::vector<int64_t>& rank_bytes() const { return bytes_; }
   int64_t bytes() const { return bytes_of_all_; }

@@ -53,9 +53,9 @@ ExchangeCost DataExchange::reduce(double gradients, const Group& ranks) const {
     const double bytes = static_cast<double>(job_.gradient_bytes) * gradients;
     return {network_.seconds(Collective::reduce_scatter, bytes, ranks), 0};
   }
-  // Each packs all of it, with what the last rounding lost, and adds its share of every rank's to its sums.
-  const double residual = job_.exchange.error_feedback ? 2 * kSum : 0;
-  const double moved = gradients * (kSum + residual + packed + packed + 2 * kSum / size_of(ranks));
+  // Each packs what is others', with what the last rounding lost, and adds what it gets to its own.
+  const double residual = job_.exchange.error_feedback ? 2 * kSum : 0, others = 1 - 1 / size_of(ranks);
+  const double moved = gradients * (others * (kSum + residual + packed + packed) + 2 * kSum / size_of(ranks));
   return {network_.direct_all_to_all(packed * gradients, ranks), moved / memory_};
 }
 
@@ -66,12 +66,12 @@ ExchangeCost DataExchange::add_up_copies(double gradients) const {
     const double bytes = static_cast<double>(job_.gradient_bytes) * gradients;
     return {network_.seconds(Collective::all_reduce, bytes, replicas_), 0};
   }
-  // Each sums a part, rounds that again, and all make their shards' sums from the parts.
+  // Each sums a part, rounds that again, and all make their shards' sums from the parts, once backward is over.
   const double copies = size_of(replicas_), residual = job_.exchange.error_feedback ? 2 * kSum : 0;
-  const double pack = kSum + residual + packed;
-  const double moved = gradients * (pack + packed + kSum / copies + pack / copies + packed + kSum);
+  const double pack = kSum + residual + packed, others = 1 - 1 / copies;
+  const double moved = gradients * (others * (pack + packed) + kSum / copies + pack / copies + packed + kSum);
   const double gathered = network_.seconds(Collective::all_gather, packed * gradients, replicas_);
-  return {network_.direct_all_to_all(packed * gradients, replicas_) + gathered, moved / memory_};
+  return {network_.direct_all_to_all(packed * gradients, replicas_), moved / memory_, gathered};
 }
 
 ExchangeCost DataExchange::gather_all(const StageParameters& parameters) const {

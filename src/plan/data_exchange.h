@@ -23,9 +23,10 @@ namespace trireme::plan {
 struct ExchangeCost {
   double links = 0;     ///< compute may run beside it
   double rounding = 0;  ///< of numbers for their way and back: passes of the rank's own, bounded by memory
+  double late = 0;      ///< on links when backward is over: nothing runs beside it
 
   ExchangeCost& operator+=(const ExchangeCost& other) {
-    links += other.links, rounding += other.rounding;
+    links += other.links, rounding += other.rounding, late += other.late;
     return *this;
   }
 };

@@ -20,7 +20,9 @@ std::vector<int64_t> chosen(const std::optional<int64_t>& given, std::vector<int
   return given ? std::vector<int64_t>{*given} : std::move(all);
 }
 
-std::vector<int64_t> micro_batches_to_try(const std::optional<int64_t>& given) {
+std::vector<int64_t> micro_batches_to_try(const Job& job, int64_t data, const std::optional<int64_t>& given) {
+  // Updates in backward need all of a step at once.
+  if (job.update_in_backward) return chosen(given, {job.global_batch / data});
   std::vector<int64_t> result;
   for (int64_t size = 1; size <= kMostMicroBatch; size *= 2) result.push_back(size);
   return chosen(given, std::move(result));
@@ -49,7 +51,7 @@ void each_layout(const Job& job, const SearchSpace& space, const Visit& visit) {
              chosen(space.virtual_stages, std::vector<int64_t>(kVirtualStages.begin(), kVirtualStages.end()))) {
           layout.virtual_stages = chunks;
           layout.schedule = chunks > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b;
-          for (const int64_t micro : micro_batches_to_try(space.micro_batch)) {
+          for (const int64_t micro : micro_batches_to_try(job, layout.data, space.micro_batch)) {
             layout.micro_batch = micro;
             for (const int64_t expert : chosen(space.expert, divisors(experts, experts))) {
               layout.expert = expert;

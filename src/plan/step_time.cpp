@@ -148,7 +148,7 @@ class Clock {
       const double last = seconds / units;
       seconds = last + std::max(0.0, seconds - last - backward * (1 - 1 / units));
     }
-    seconds += cost.rounding;
+    seconds += cost.rounding + cost.late;
     if (job_.shape.decoder.tied && layout_.pipeline > 1) {
       const auto table = static_cast<double>(job_.shape.decoder.vocab * job_.shape.decoder.hidden);
       seconds +=

@@ -124,6 +124,7 @@ config::Config with_layout(const config::Config& config, const Layout& layout) {
   const int64_t group = result.parallel.reshard_after_forward.group;
   if (group > 0 && !has_second_shard(group, shard_ranks(layout)))
     result.parallel.reshard_after_forward = standard.reshard_after_forward;
+  if (result.parallel.reshard_after_forward.group == 0) result.comm.emulate.second_shard = {};
   if (layout.shard < Shard::gradients) result.parallel.reduce_every_micro_batch = standard.reduce_every_micro_batch;
   result.train.micro_batch_size = layout.micro_batch;
   result.train.recompute = layout.recompute;

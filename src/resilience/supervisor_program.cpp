@@ -2,15 +2,18 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <new>
 #include <string>
 #include <system_error>
-#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace trireme::resilience {
 namespace {
@@ -20,25 +23,17 @@ template <typename Options, typename Visit>
 void each_field(Options& options, Visit visit) {
   visit(options.program);
   visit(options.run_dir);
-  visit(options.has_checkpoints);
   visit(options.local_workers);
   visit(options.first_rank);
   visit(options.world_size);
   visit(options.node_rank);
   visit(options.master_addr);
   visit(options.master_port);
-  visit(options.stop_patience);
-  visit(options.cause_patience);
-  visit(options.settle);
-  visit(options.linger_patience);
-  visit(options.end_patience);
 }
 
 std::string to_word(const std::string& value) { return value; }
 std::string to_word(const std::filesystem::path& value) { return value.string(); }
 std::string to_word(int value) { return std::to_string(value); }
-std::string to_word(bool value) { return value ? "1" : "0"; }
-std::string to_word(std::chrono::milliseconds value) { return std::to_string(value.count()); }
 
 int64_t number(const std::string& word) {
   int64_t value = 0;
@@ -49,10 +44,6 @@ int64_t number(const std::string& word) {
 void from_word(const std::string& word, std::string& value) { value = word; }
 void from_word(const std::string& word, std::filesystem::path& value) { value = word; }
 void from_word(const std::string& word, int& value) { value = static_cast<int>(number(word)); }
-void from_word(const std::string& word, bool& value) { value = number(word) != 0; }
-void from_word(const std::string& word, std::chrono::milliseconds& value) {
-  value = std::chrono::milliseconds(number(word));
-}
 
 }  // namespace
 
@@ -70,6 +61,8 @@ void become_supervisor(const std::filesystem::path& program, SupervisorOptions o
   argv.push_back(nullptr);
   std::fflush(nullptr);
   ::execv(argv[0], argv.data());
+  log::warning("cannot start {}: {}; this process watches the workers, and holds more memory", argv[0],
+               std::strerror(errno));
 }
 
 int supervisor_main(int argc, char** argv) {
@@ -95,6 +88,8 @@ int supervisor_main(int argc, char** argv) {
     return result.message.empty() ? static_cast<int>(result.code) : fail(result.code, result.message);
   } catch (const Error& error) {
     return fail(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::internal, "out of memory");
   } catch (const std::exception& error) {
     return fail(ExitCode::internal, error.what());
   }

@@ -11,8 +11,12 @@
 
 namespace trireme::resilience {
 
+/// The file's name. It has the version in it: another version's would not understand what it is told.
+inline constexpr const char* supervisor_program = "trireme-supervisor-" TRIREME_VERSION;
+
 /// Replaces this process by `program`, which supervises as supervise() does, tells the user what it would return, and
-/// ends with that code. Returns when that cannot be: the caller supervises by itself then.
+/// ends with that code. Patience is what SupervisorOptions has by default. Returns, with a warning, when it cannot be:
+/// the caller supervises by itself then.
 void become_supervisor(const std::filesystem::path& program, SupervisorOptions options);
 
 /// What `program` does: the main of trireme-supervisor.

@@ -145,7 +145,7 @@ TEST(PlanCommand, QuantizedExchangesAndASecondShardArePlanned) {
   EXPECT_NEAR(bytes(weights, "messages"), int8 * (2 * block + ends) * (1 + 1.0 / 64), 1);
 
   const json gradients = planned({"parallel.quantize_gradients=int4", "parallel.quantize_error_feedback=true"});
-  const double summed = (4 + 8 + 2 * int4 + 8.0 / 64) / memory;
+  const double summed = (63.0 / 64 * (4 + 8 + 2 * int4) + 8.0 / 64) / memory;
   EXPECT_NEAR(seconds(plain) - seconds(gradients), 4 * (far(4 * all) - straight(int4 * all) - summed * all), 1e-6);
   EXPECT_NEAR(bytes(gradients, "messages"), 4 * int4 * block * 63 / 64, 1);
   EXPECT_NEAR(bytes(gradients, "residuals of gradients"), 4 * all * 63 / 64, 1);

@@ -87,11 +87,14 @@ TEST(World, ASecondShardIsOfSeveralGroupsInACopy) {
     config.parallel.shard = Shard::parameters;
     config.parallel.shard_size = row.size;
     config.parallel.reshard_after_forward.group = row.group;
+    config.comm.emulate.second_shard.gb_per_s = 1;
     try {
       resolve_world(config, row.world);
       EXPECT_STREQ(row.message, "");
       EXPECT_TRUE(config.parallel.reshard_after_forward.after_forward);
       EXPECT_EQ(config.parallel.reshard_after_forward.group, row.group < config.parallel.shard_size ? row.group : 0);
+      // Every worker reads what was resolved, and a link of no second shard is refused.
+      EXPECT_EQ(config.comm.emulate.second_shard.gb_per_s, config.parallel.reshard_after_forward.group > 0 ? 1 : 0);
     } catch (const InputError& error) {
       EXPECT_STRNE(row.message, "") << error.what();
       EXPECT_THAT(error.what(), HasSubstr(row.message));

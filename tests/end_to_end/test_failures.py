@@ -146,19 +146,48 @@ class FailureTest(EndToEnd):
         started.send(signal.SIGTERM)
         self.assertEqual(started.wait().code, STOPPED)
 
+    def program_of(self, started):
+        """Its file, without the version; the kernel's own record cuts names."""
+        return re.sub(r"-[0-9.]+$", "", pathlib.Path(os.readlink(f"/proc/{started.process.pid}/exe")).name)
+
+    def watched_by(self, run, program, expected):
+        """A few steps more of the run, by `program`, whose launcher is then the program `expected`."""
+        started = self.start(*self.train_arguments(run, 2, LONG), program=(program,))
+        before = run.last_step()
+        wait_until(lambda: run.last_step() > before or started.process.poll() is not None, "a step more")
+        self.assertEqual(self.program_of(started), expected, started.err())
+        started.send(signal.SIGTERM)
+        result = started.wait()
+        self.assertEqual(result.code, STOPPED, str(result))
+        return result
+
+    def cls_folder_with_space(self):
+        folder = self.new_folder("a copy") / "by itself"
+        folder.mkdir()
+        return folder
+
     def test_launcher_holds_next_to_nothing(self):
         """It becomes a program without LibTorch; where that is not there, it watches by itself, all the same."""
         run = self.new_run("small launcher")
         started, pids = self.training(run, 2)
+        self.assertEqual(self.program_of(started), "trireme-supervisor")
         text = pathlib.Path(f"/proc/{started.process.pid}/smaps_rollup").read_text()
         told = dict(line.split(":") for line in text.splitlines()[1:])
         self.assertLess(int(told["Pss"].split()[0]), 8 * 1024, "KiB")
         started.send(signal.SIGTERM)
         self.assertEqual(started.wait().code, STOPPED)
         self.assert_nothing_left(pids)
-        elsewhere = shutil.copy(BINARY, self.new_folder("a copy by itself") / "trireme")
-        alone = self.start(*self.train_arguments(run, 2, {**LONG, "train.stop_after": run.last_step() + 5}), program=(elsewhere,))
-        self.assertEqual(alone.wait().code, DONE)
+        folder = self.cls_folder_with_space()
+        elsewhere = pathlib.Path(shutil.copy(BINARY, folder / "trireme"))
+        self.watched_by(run, elsewhere, "trireme")
+        # One that cannot be started is told.
+        helper = next(pathlib.Path(BINARY).parent.glob("trireme-supervisor-*"))
+        useless = folder / helper.name
+        useless.write_text("no program")
+        self.assertIn(f"cannot start {useless}: Permission denied", self.watched_by(run, elsewhere, "trireme").err)
+        useless.unlink()
+        shutil.copy(helper, useless)
+        self.watched_by(run, elsewhere, "trireme-supervisor")
 
     def test_launcher_is_killed(self):
         run = self.new_run("launcher killed")

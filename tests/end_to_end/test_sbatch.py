@@ -87,14 +87,14 @@ class SbatchTest(EndToEnd):
         self.assert_refused(self.call("sbatch", CONFIG, "--nodes", 0, "--workers", -1), "--nodes 0", "--workers -1")
         self.assert_refused(self.call("sbatch", CONFIG, "--partition", "a b"), "--partition a b: expected one word")
         self.assert_refused(self.call("sbatch", CONFIG, "--set", "train.stepz=3"), "train.steps")
-        for time, seconds in {"5": 300, "1:30": 90, "0:04:00": 240, "0-0": None, "0-0:3": 180, "0-0:1:1": 61, "6": None, "0:05:01": None,
+        for time, seconds in {"5": 300, "1:30": 90, "0:04:00": 240, "0-0": None, "0-0:3": 180, "0-0:1:1": 61, "6": 360, "0:05:01": 301, "0:06:01": None,
                               "1-0": None, "0": None, "UNLIMITED": None}.items():
             with self.subTest(time):
                 result = self.call("sbatch", CONFIG, "--time", time)
                 if seconds is None:
                     self.assertEqual(result.code, DONE, str(result))
                 else:
-                    self.assert_refused(result, f"--notice 300: a job of {seconds} s (--time {time}) would be told to end")
+                    self.assert_refused(result, f"a job of {seconds} s (--time {time}) would be told to end", "more than 360 s work")
 
 
 if __name__ == "__main__":

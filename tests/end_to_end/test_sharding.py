@@ -22,7 +22,7 @@ class ShardingTest(EndToEnd):
                 ("bf16", 3, 4, {"train.recompute": "full", "parallel.prefetch": 0}),
                 ("fp32", 2, 3, {"parallel.reduce_every_micro_batch": "false", "model.tied": "false"}),
                 ("fp16", 2, 6, {"model.architecture": "gpt", "model.kv_heads": 4}), ("fp64", 5, 1, {"train.global_batch_size": 5})]
-        for precision, workers, micro, more in rows if SOAK else rows[:4]:
+        for precision, workers, micro, more in rows if SOAK else (rows[0], rows[2]):
             settings = {"train.precision": precision, "train.micro_batch_size": micro}
             settings |= {key: value for key, value in more.items() if not key.startswith("parallel.")}
             expected = self.sharded(f"{precision} {workers} none", "none", workers, settings)
@@ -46,7 +46,7 @@ class ShardingTest(EndToEnd):
         rows = [(level, workers, {}) for level in LEVELS for workers in (1, 2, 4, 8)]
         rows += [(level, 4, {"parallel.shard_size": 2}) for level in LEVELS[1:]]
         rows += [("parameters", 2, {"parallel.reduce_every_micro_batch": "false"}), ("parameters", 4, {"train.recompute": "full"})]
-        sample = [("none", 8, {}), ("optimizer", 4, {}), ("gradients", 2, {}), ("parameters", 4, {}), ("parameters", 4, {"parallel.shard_size": 2})]
+        sample = [("none", 8, {}), ("gradients", 2, {}), ("parameters", 4, {"parallel.shard_size": 2})]
         for level, workers, more in rows if SOAK else sample:
             with self.subTest(f"{level}, {workers} workers, {more}"):
                 run = self.sharded(f"any {level} {workers}", level, workers, {**settings, **more})
@@ -208,7 +208,7 @@ class ShardingTest(EndToEnd):
                                     "train.ema_decay": 0.9, "model.tied": "false", "train.gradient_dtype": "bf16"}),
                  ("none", 1, {"train.micro_batch_size": 12, "model.architecture": "gpt", "model.kv_heads": 4})]
         for i, (level, workers, more) in enumerate(rows):
-            if not SOAK and i % 2 == 1 and i < 7:
+            if not SOAK and i not in (0, 3, 5, 7):
                 continue
             with self.subTest(f"{level}, {workers} workers, {more}"):
                 expected = self.sharded(f"after {i}", level, workers, {**settings, **more, "optimizer.in_backward": "false"})

@@ -91,6 +91,7 @@ class ZeroppTest(EndToEnd):
 
     def test_the_start_tells_what_is_rounded(self):
         settings = {"train.steps": 2, "parallel.quantize_weights": "int8", "parallel.quantize_gradients": "int4",
+                    "parallel.reshard_after_forward": 2, "comm.emulate.second_shard.gb_per_s": 1,
                     "parallel.quantize_error_feedback": "true", "lr_schedule.warmup_steps": 1, "train.global_batch_size": 4,
                     "train.micro_batch_size": 2}
         for workers, text in ((2, "between workers weights in int8, gradients in int4 with error feedback, blocks of 256"),

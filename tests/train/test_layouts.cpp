@@ -691,7 +691,7 @@ TEST_F(Layouts, DelaysAroundCollectivesChangeNoBit) {
                         "optimizer optimizer.in_backward=true train.clip_grad_norm=0 train.global_batch_size=6",
                         "parameters optimizer.in_backward=true train.clip_grad_norm=0 train.global_batch_size=6 "
                         "parallel.shard_size=1"};
-  const int seeds = soak() ? 20 : 2;
+  const int seeds = soak() ? 20 : 1;
   for (const char* row : rows) {
     delays_.clear();
     const int workers = std::string(row).find("global_batch_size=8") != std::string::npos ? 4 : 3;
