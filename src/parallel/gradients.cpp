@@ -120,7 +120,7 @@ void Gradients::before_contribution(size_t index) {
     buffer.occupant = &state;
     return;
   }
-  TRIREME_CHECK(buffer.occupant == nullptr || !buffer.occupant->has_buffer,
+  TRIREME_CHECK(buffer.occupant == nullptr || buffer.occupant == &state || !buffer.occupant->has_buffer,
                 "{} has a gradient before that of {}, whose place it takes, is complete", state.unit->name,
                 buffer.occupant->unit->name);
   buffer.occupant = &state;
