@@ -87,13 +87,13 @@ class SlurmTest(EndToEnd):
     def test_a_job_saves_before_its_time_is_over_and_resumes(self):
         """The first life has no end but Slurm's signal; the file is changed for the next."""
         def by_slurm(number, run):
-            del number, run  # between 40 and 100 s after the start of a job of 120 s, as Slurm looks every 30 s
+            del number, run  # between 10 and 70 s after the start of a job of 120 s, as Slurm looks every 30 s
 
         def by_hand(number, run):
             wait_until(lambda: run.last_step() >= 3, "step 3")
             self.cluster.call("scancel", "--signal=USR1", "--batch", number)
 
-        rows = {"the limit of four nodes": ((*FOUR_NODES, "--time", 2, "--notice", 20), by_slurm),
+        rows = {"the limit of four nodes": ((*FOUR_NODES, "--time", 2, "--notice", 50), by_slurm),
                 "a signal on one node": (("--workers", 4, "--cpus", 1, "--time", 10), by_hand)}
         settings = {"train.precision": "fp32", "train.global_batch_size": 48, "lr_schedule.steps": 1000}
         for name, (arguments, stop) in rows.items():
