@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "ops/matmul.h"
 
 namespace trireme::observe {
 namespace {
@@ -38,7 +39,7 @@ struct Product {
   /// Seconds of `count` products.
   double run(int64_t count, const std::function<double()>& clock) {
     const double start = clock();
-    for (int64_t i = 0; i < count; ++i) at::mm_out(c, a, b);
+    for (int64_t i = 0; i < count; ++i) ops::product_into(c, a, b);
     return clock() - start;
   }
 };

@@ -1,8 +1,8 @@
 // This machine's matrix product rate: what MFU is measured against.
 //
-// Square products C = A B of one dtype through ATen, as the model's linears use it, on this process's thread team. The
-// best of several is taken: what disturbs a measurement only slows it down. Workers share the machine, so all of them
-// must measure at the same time for the sum of their rates to be the machine's: `together` is a barrier.
+// Square products C = A B of one dtype, made as those of the linears of a model (ops/matmul.h), on this process's
+// thread team. The best of several is taken: what disturbs a measurement only slows it down. Workers share the machine,
+// so all of them must measure at the same time for the sum of their rates to be the machine's: `together` is a barrier.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/machine.h"
 #include "describe/architecture.h"
 #include "describe/kept_activations.h"
+#include "describe/matmul_plan.h"
 #include "describe/moment_pieces.h"
 #include "observe/format.h"
+#include "ops/tile_product.h"
 
 namespace trireme::observe {
 namespace {
@@ -195,11 +198,19 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
                                                                       .recompute = options.recompute,
                                                                       .group = group,
                                                                       .offload = options.offload});
+  const int64_t scratch = options.product_threads > 0 && options.precision == config::Precision::bf16
+                              ? describe::head_scratch_bytes(rows, shape.vocab, shape.hidden, options.product_threads)
+                              : 0;
   // The fuller of the two moments.
-  const bool backward = kept.in_backward + kept.workspace > kept.after_forward + loss.bytes;
+  const bool backward = kept.in_backward + kept.workspace > kept.after_forward + loss.bytes + scratch;
   items.push_back(
       {"activations", backward ? kept.in_backward : kept.after_forward, what_is_kept(shape, options, group, backward)});
-  items.push_back(backward ? MemoryItem{"workspace", kept.workspace, "gradients of activations in a block"} : loss);
+  if (backward) {
+    items.push_back({"workspace", kept.workspace, "gradients of activations in a block"});
+    return items;
+  }
+  items.push_back(loss);
+  if (scratch > 0) items.push_back({"workspace", scratch, "packed operands of the head's products"});
   return items;
 }
 
@@ -209,6 +220,11 @@ int64_t tree_micro_batches(const config::Config& config) {
   const int64_t ranks = std::max<int64_t>(config.parallel.data, 1), micro = config.train.micro_batch_size;
   if (config.run.reproducible != config::Reproducible::any_workers) return 1;
   return std::max<int64_t>(config.train.global_batch_size / (micro * ranks), 1);
+}
+
+int64_t product_threads(const config::Config& config) {
+  if (config.run.device != config::Device::cpu || !ops::tile_products_apply()) return 0;
+  return std::max<int64_t>(1, usable_cores() / std::max<int64_t>(1, config.parallel.data));
 }
 
 int64_t copies(const config::ParallelConfig& parallel) {
@@ -243,6 +259,7 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                         .update_in_backward = config.optimizer.in_backward,
                                         .moments_on_disk = config.optimizer.offload == config::Offload::disk,
                                         .narrow_gradients = config.train.gradient_dtype == "bf16",
+                                        .product_threads = product_threads(config),
                                         .tree_micro_batches = tree_micro_batches(config)});
 }
 

@@ -1,9 +1,9 @@
 // What a worker's memory will be used for, from the shape alone, before anything is allocated.
 //
 // An estimate in the sense of a sum of the tensors that the step keeps: parameters, optimizer state and what operations
-// save for backward. Not in it: libraries and code, which are measured at the start of a run, scratch of matrix
-// products, and what the allocator keeps for reuse. Source of the idea: Korthikanti et al., arXiv:2205.05198,
-// section 4.1; the terms are those of our own operations (ops/).
+// save for backward. Not in it: libraries and code, which are measured at the start of a run, scratch that
+// libraries take for matrix products, and what the allocator keeps for reuse. Source of the idea: Korthikanti et al.,
+// arXiv:2205.05198, section 4.1; the terms are those of our own operations (ops/).
 #pragma once
 
 #include <cstdint>
@@ -48,6 +48,7 @@ struct MemoryOptions {
   bool update_in_backward = false;  ///< optimizer.in_backward
   bool moments_on_disk = false;     ///< optimizer.offload
   bool narrow_gradients = false;    ///< in the type that computes
+  int64_t product_threads = 0;      ///< of our own products of bf16 (ops/tiled_matmul.h); 0: a library makes them
   int64_t tree_micro_batches = 1;   ///< of a rank, with run.reproducible = "any_workers"; 1 without
 };
 

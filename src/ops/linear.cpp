@@ -60,7 +60,7 @@ struct Linear : torch::autograd::Function<Linear> {
     context->saved_data["shape"] = x.sizes().vec();
     std::vector<int64_t> shape = x.sizes().vec();
     shape.back() = weight.size(0);
-    return (bias.numel() == 0 ? at::mm(rows, weight.t()) : at::addmm(bias, rows, weight.t())).view(shape);
+    return product(rows, weight.t(), bias.numel() == 0 ? at::Tensor() : bias).view(shape);
   }
 
   static Gradients backward(Context* context, Gradients gradients) {
@@ -73,7 +73,7 @@ struct Linear : torch::autograd::Function<Linear> {
         return product_work(sink == nullptr ? std::string_view() : sink->name(), dy.size(0), saved[1].size(1),
                             dy.size(1), dy.element_size(), dy.element_size());
       });
-      dx = at::mm(dy, saved[1]).view(context->saved_data["shape"].toIntVector());
+      dx = product(dy, saved[1]).view(context->saved_data["shape"].toIntVector());
     }
     if (GradientSink* bias = sink_of(context, "bias_sink")) deliver(bias, sum_of_rows(dy, bias->name()));
     if (sink != nullptr) deliver_product(sink, dy.t(), input_of(context, saved[0]));

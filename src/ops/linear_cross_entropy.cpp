@@ -81,14 +81,14 @@ at::Tensor logits_of(const at::Tensor& rows, const at::Tensor& weight) {
   const profile::Scope scope(profile::Phase::forward, "head", [&] {
     return product_work({}, rows.size(0), weight.size(0), rows.size(1), rows.element_size(), rows.element_size());
   });
-  return at::mm(rows, weight.t());
+  return product(rows, weight.t());
 }
 
 void input_gradient(at::Tensor to, const at::Tensor& dlogits, const at::Tensor& weight) {
   const profile::Scope scope(profile::Phase::backward, "head, input gradient", [&] {
     return product_work({}, dlogits.size(0), weight.size(1), weight.size(0), to.element_size(), to.element_size());
   });
-  at::mm_out(to, dlogits, weight);
+  product_into(to, dlogits, weight);
 }
 
 void weight_gradient(const at::Tensor& to, const at::Tensor& dlogits, const at::Tensor& rows, bool accumulate) {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "ops/dispatch.h"
+#include "ops/tiled_matmul.h"
 
 // MKL's product of bf16 into fp32, which LibTorch for x86-64 has in it and does not declare. A weak name is null where
 // it is missing. Integers are of 32 bits, as LibTorch is linked with the LP64 interface.
@@ -50,12 +51,33 @@ bool add_bf16_product(const at::Tensor& out, const at::Tensor& a, const at::Tens
 
 }  // namespace
 
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  if (tiled_matmul_applies(a, b) &&
+      (!bias.defined() || (bias.scalar_type() == at::kBFloat16 && bias.is_contiguous()))) {
+    at::Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+    tiled_matmul(out, a, b, bias, false);
+    return out;
+  }
+  return bias.defined() ? at::addmm(bias, a, b) : at::mm(a, b);
+}
+
+void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
+  if (out.scalar_type() == at::kBFloat16 && out.stride(1) == 1 && tiled_matmul_applies(a, b))
+    tiled_matmul(out, a, b, {}, false);
+  else
+    at::mm_out(out, a, b);
+}
+
 void add_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
   TRIREME_CHECK(out.is_contiguous() && out.size(0) == a.size(0) && out.size(1) == b.size(1) && a.size(1) == b.size(0),
                 "a product of shapes that do not fit");
   if (out.numel() == 0) return;
   if (a.size(1) == 0) {
     if (!accumulate) out.zero_();
+  } else if (out.scalar_type() == at::kFloat && tiled_matmul_applies(a, b)) {
+    tiled_matmul(out, a, b, {}, accumulate);
+  } else if (!accumulate && out.scalar_type() == at::kBFloat16 && tiled_matmul_applies(a, b)) {
+    tiled_matmul(out, a, b, {}, false);
   } else if (out.scalar_type() == a.scalar_type()) {
     if (accumulate) {
       out.addmm_(a, b);

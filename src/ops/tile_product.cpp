@@ -3,6 +3,7 @@
 #include "ops/tile_product.h"
 
 #include "base/cpu_level.h"
+#include "ops/tile_configuration.h"
 
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -13,18 +14,7 @@
 namespace trireme::ops {
 namespace {
 
-// A tile register: 16 x 16 floats, 16 x 32 numbers of bf16, or 16 pairs of rows by 16 columns of them.
-constexpr int64_t kTileRows = 16, kTileStep = 32, kRowBytes = 64;
-
-// Intel's manual, volume 2, LDTILECFG.
-struct alignas(64) Configuration {
-  uint8_t palette = 1, start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {kRowBytes, kRowBytes, kRowBytes, kRowBytes, kRowBytes, kRowBytes, kRowBytes, kRowBytes};
-  uint8_t rows[16] = {kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows};
-};
-static_assert(sizeof(Configuration) == 64);
-constexpr Configuration kConfiguration;
+constexpr int64_t kTileStep = 32;  // of the sum that one instruction takes
 
 bool cpu_has_tile_products() {
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -48,7 +38,7 @@ bool have_tile_products() {
 
 TileProducts::TileProducts() {
   _tile_storeconfig(before_);
-  _tile_loadconfig(&kConfiguration);
+  _tile_loadconfig(&kTileConfiguration);
 }
 
 TileProducts::~TileProducts() { _tile_loadconfig(before_); }
@@ -75,9 +65,9 @@ void TileProducts::multiply(int64_t m, int64_t n, int64_t k, const Bf16* a, cons
       const Bf16 *left = a + i * k, *right = b + 2 * j;
       for (int64_t l = 0; l < k; l += kTileStep, left += kTileStep, right += kTileStep * n) {
         _tile_loadd(4, left, a_row);
-        _tile_loadd(5, left + kTileRows * k, a_row);
         _tile_loadd(6, right, b_row);
         _tile_loadd(7, right + 2 * kTileRows, b_row);
+        _tile_loadd(5, left + kTileRows * k, a_row);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(2, 5, 6);

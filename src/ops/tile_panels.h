@@ -1,0 +1,63 @@
+// Large products of bf16 matrices on the tile registers of AMX: operands packed into panels, and blocks of 32 by 32
+// numbers made of two panels. On raw memory, without torch or threads; ops/tiled_matmul.h deals the work out.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/kernels.h"
+
+namespace trireme::ops {
+
+/// Outer rows (of a) or columns (of b) in a panel, and steps of the sum that one instruction takes.
+inline constexpr int64_t kPanel = 32, kPanelStep = 32;
+inline constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/// An operand where it lies: [outer, k], where `outer` are the rows of a product's left operand or the columns of its
+/// right one. Either outer or k is contiguous, the other has `stride`, in elements.
+struct PanelSource {
+  const Bf16* data;
+  int64_t stride;
+  bool k_contiguous;
+};
+
+/// Packs outer rows [first, first + outer) and steps [k_first, k_first + k) into panels of kPanel rows, one after
+/// another, each of round_up(k, kPanelStep) * kPanel elements, aligned to 64 bytes; what is beyond is 0. As tiles of a
+/// left operand (rows of 32 numbers) or of a right one (`pairs`: rows of 16 pairs, as the instruction wants it).
+void pack_panels(const PanelSource& source, int64_t first, int64_t outer, int64_t k_first, int64_t k, bool pairs,
+                 Bf16* to);
+
+/// Where a block of the product goes.
+struct PanelOutput {
+  void* data;                  ///< of the block's first number
+  int64_t stride;              ///< elements from row to row
+  bool is_float;               ///< else bf16
+  const Bf16* bias = nullptr;  ///< of the block's columns, or none
+};
+
+/// The tile registers of this thread, configured while it lives; as TileProducts of ops/tile_product.h, whose
+/// have_tile_products() must hold. Sums are made over k one after another, in pairs, whatever else is in the call: the
+/// bits of a number depend on its row, its column and k alone.
+class PanelProducts {
+ public:
+  PanelProducts();
+  ~PanelProducts();
+  PanelProducts(const PanelProducts&) = delete;
+  PanelProducts& operator=(const PanelProducts&) = delete;
+
+  /// sums [32 * 32, fp32, by rows] = left panel x right panel, or += with `add`; `steps` of kPanelStep. Memory from
+  /// `ahead` on, 256 bytes a step, is fetched into the second-level cache meanwhile; may be null.
+  void multiply(const Bf16* left, const Bf16* right, int64_t steps, float* sums, bool add, const void* ahead) const;
+  /// The same straight into a whole block of floats in its place.
+  void multiply_in_place(const Bf16* left, const Bf16* right, int64_t steps, float* out, int64_t stride, bool add,
+                         const void* ahead) const;
+
+ private:
+  alignas(64) uint8_t before_[64];
+};
+
+/// The first rows x cols of a block of sums, plus the bias, to their place.
+void write_block(const float* sums, int64_t rows, int64_t cols, const PanelOutput& out);
+/// The other way, for a block that is added to: floats of `from`, by `stride`, into the first rows x cols of sums.
+void read_block(const float* from, int64_t stride, int64_t rows, int64_t cols, float* sums);
+
+}  // namespace trireme::ops
