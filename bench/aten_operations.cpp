@@ -106,6 +106,14 @@ class Operands {
     };
   }
 
+  Call linear(const std::string& part) const {
+    const at::Tensor x = make({s.tokens(), s.hidden}), dy = make({s.tokens(), s.ffn}), w = make({s.ffn, s.hidden}, 1);
+    if (part == "forward") return [=] { at::linear(x, w); };
+    if (part == "input gradient") return [=] { at::mm(dy, w); };
+    const at::Tensor gradient = at::zeros({s.ffn, s.hidden}, ops::compute_type(dtype));
+    return [=] { gradient.copy_(at::mm(dy.t(), x)); };
+  }
+
   // Master weights in the compute type, and the copy that computes.
   Call adamw() const {
     const at::ScalarType wide = ops::compute_type(dtype);
@@ -158,6 +166,9 @@ std::function<Call()> aten_operation(const std::string& name, const train::Opera
       {"rotary forward", [=] { return operands.rotary(false); }},
       {"rotary backward", [=] { return operands.rotary(true); }},
       {"linear_cross_entropy forward + backward", [=] { return operands.loss(); }},
+      {"linear forward", [=] { return operands.linear("forward"); }},
+      {"linear input gradient", [=] { return operands.linear("input gradient"); }},
+      {"linear weight gradient", [=] { return operands.linear("weight gradient"); }},
       {"adamw", [=] { return operands.adamw(); }},
       {"sum_of_squares", [=] { return operands.sum_of_squares(); }},
   };

@@ -66,6 +66,12 @@ class Contest:
                                self.scratch / "trireme.log",
                                lambda line: self.tokens_per_step / line["tokens_per_second"] if "loss" in line else None)
 
+    def product(self, name, size):
+        """Trireme's product of two bf16 matrices, again and again."""
+        steps = self.scratch / "product.jsonl"
+        command = [self.binary, "bench", "matmul", "--dtype", "bf16", "--sizes", str(size), "--log", str(steps)]
+        return turns.Contender(name, [(command, clean_environment())], steps, self.scratch / "product.log", lambda line: line["seconds"])
+
     def torch(self, name, precision, compiled="", chunked=False, preload=True):
         train, optimizer = self.config["train"], self.config["optimizer"]
         place = re.sub(r"\W+", "-", name)

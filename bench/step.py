@@ -5,7 +5,8 @@ usage: step.py TRIREME CONFIG [--rounds 20] [--turn 4] [--finalists 3] [--max-au
 PyTorch has many ways to run a step: bf16 weights with fp32 masters or autocast; eager, torch.compile (with --max-autotune also in
 that mode, which takes minutes to compile); cross-entropy plain or in chunks; with or without a caching allocator preloaded. In heats each
 runs alone for a few steps, and its fastest quarter counts; the best of them go into the final beside Trireme. There a product of two
-bf16 matrices of 2048 x 2048 takes turns too: model FLOPs (6 N + 12 L d s a token) as a share of its rate are printed, and the peak of
+bf16 matrices of 2048 x 2048 takes turns too, PyTorch's and our own: model FLOPs (6 N + 12 L d s a token) as a share of the rate of the
+faster are printed, and the peak of
 memory that all processes of a contender held (PSS), beside what they hold without a model.
 
 --json prints, as the last line, one object: tokens_per_second best_torch_tokens_per_second ratio_to_best_torch matmul_share
@@ -26,8 +27,9 @@ import time
 import contenders
 import turns
 
-MATMUL = "2048^3 product"
-PRODUCT_FLOPS = 2 * 2048**3
+SIZE = 2048
+MATMUL, OUR_MATMUL = f"{SIZE}^3 product, PyTorch", f"{SIZE}^3 product, Trireme"
+PRODUCT_FLOPS = 2 * SIZE**3
 
 
 def ways(contest, max_autotune):
@@ -101,22 +103,25 @@ def main():
             print("heats:")
             peers = heats(contest, options)[: options.finalists]
         ours = contest.trireme()
-        final = [ours, *(contest.torch(name, **known[name]) for name in peers), contest.torch(MATMUL, "matmul")]
-        product = final[-1]
+        final = [ours, *(contest.torch(name, **known[name]) for name in peers), contest.torch(MATMUL, "matmul"),
+                 contest.product(OUR_MATMUL, SIZE)]
+        products = final[-2:]
         before = os.getloadavg()[0]
         errors = turns.run(final, options.rounds, options.turn, options.warmup)
         print("final:")
-        results = contenders.report(final[:-1], contest.tokens_per_step)
+        results = contenders.report(final[:-2], contest.tokens_per_step)
         for name, text in errors.items():
             print(f"\n{text}" if text.startswith(name) else f"\n{name}: {text}")
         best = contenders.best_peer(results)
         flops = flops_per_token(contest.config) * contest.tokens_per_step
-        share = [flops / statistics.median(a) / (PRODUCT_FLOPS / statistics.median(b)) for a, b in zip(ours.turns, product.turns)]
+        rates = {it.name: PRODUCT_FLOPS / it.median() for it in products if it.turns}
+        product = min((it for it in products if it.turns), key=lambda it: it.median(), default=None)
+        share = [flops / statistics.median(a) / (PRODUCT_FLOPS / statistics.median(b)) for a, b in zip(ours.turns, product.turns)] if product else []
         baselines = {"trireme": held_by([binary, "bench", "matmul", "--dtype", "fp32", "--sizes", "8", "--seconds", "60"]),
                      "torch": held_by([sys.executable, "-c", "import torch, torch._dynamo, numpy, time; time.sleep(60)"])}
         summary = {"config": config, "tokens_per_second": results.get("trireme", {}).get("tokens_per_second"),
                    "matmul_share": statistics.median(share) if share else None,
-                   "matmul_flops_per_second": PRODUCT_FLOPS / product.median() if product.turns else None,
+                   "matmul_flops_per_second": max(rates.values(), default=None), "matmul_rates": rates,
                    "model_flops_per_token": flops_per_token(contest.config),
                    "peak_bytes": {it.name: it.peak_bytes for it in final if it.turns}, "baseline_bytes": baselines, "load_before": before}
         if best and "trireme" in results:
@@ -125,9 +130,11 @@ def main():
             summary |= {"best_torch": name, "best_torch_tokens_per_second": results[name]["tokens_per_second"], "ratio_to_best_torch": best[1],
                         "peak_memory_ratio": ours.peak_bytes / min(compiled) if compiled else None}
             print(f"\ntrireme / best peer ({name}): {best[1]:.2f}")
-            print(f"share of the rate of the {MATMUL} ({summary['matmul_flops_per_second'] / 1e12:.2f} TFLOP/s): {100 * summary['matmul_share']:.0f} %")
+            for it, rate in rates.items():
+                print(f"{it}: {rate / 1e12:.2f} TFLOP/s")
+            print(f"model FLOPs as a share of the faster: {100 * summary['matmul_share']:.0f} %")
         print(f"\n{'memory (PSS)':<40}{'peak MB':>10}{'without a model':>18}")
-        for it in final[:-1]:
+        for it in final[:-2]:
             if it.turns:
                 base = baselines["trireme" if it is ours else "torch"]
                 print(f"{it.name:<40}{it.peak_bytes / 1e6:>10,.0f}{base / 1e6:>18,.0f}")

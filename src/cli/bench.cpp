@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,10 +32,21 @@ struct Matmul {
   std::vector<std::string> dtypes = {"bf16", "fp32", "fp64"};
   int threads = 0;
   double seconds = 0.3;
+  std::string log;
 };
+
+// For a bench that lets several programs take turns: each is stopped and goes on.
+void log_products(const Matmul& options) {
+  std::ofstream out(options.log, std::ios::app);
+  observe::repeat_products(dtype_of(options.dtypes.front()), options.sizes.back(), [&](double seconds) {
+    out << fmt::format("{{\"seconds\": {}}}\n", seconds) << std::flush;
+    if (!out) throw_input("cannot write to {}", options.log);
+  });
+}
 
 void run_matmul(const Matmul& options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
+  if (!options.log.empty()) return log_products(options);
   fmt::print("{}, {} usable cores; C = A B, n x n, {} threads; the best stretch of {} s each\n\n", host_name(),
              usable_cores(), at::get_num_threads(), options.seconds);
   fmt::print("{:<8}{:>8}{:>12}{:>14}\n", "dtype", "n", "products", "FLOP/s");
@@ -108,6 +120,9 @@ void add_matmul(CLI::App& bench) {
       ->check(CLI::IsMember({"bf16", "fp32", "fp64"}))
       ->capture_default_str();
   add_threads_and_seconds(*command, options->threads, options->seconds);
+  command->add_option(
+      "--log", options->log,
+      "Until stopped, append seconds of a product of the last size and first type to this file, as JSON");
   command->footer("Example:\n  trireme bench matmul --dtype bf16 --sizes 1024,2048,4096 --seconds 2");
   command->callback([options] { run_matmul(*options); });
 }

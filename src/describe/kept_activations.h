@@ -19,6 +19,7 @@ struct KeptTensor {
   std::string_view operation;
   int64_t elements = 0;     ///< a token, in the type of activations
   int64_t statistics = 0;   ///< a token, in the compute type: of rows, for norms and softmax
+  int64_t bits = 0;         ///< a token: of a mask, each sample's rounded up to words of 4 bytes
   bool made_again = false;  ///< by selective recomputation: the output of a norm or an activation
 };
 

@@ -80,4 +80,10 @@ MatmulRate measure_matmul_rate(at::ScalarType dtype, const MatmulRateOptions& op
   return rate;
 }
 
+void repeat_products(at::ScalarType dtype, int64_t size, const std::function<void(double)>& told) {
+  const at::NoGradGuard no_grad;
+  Product product(size, dtype);
+  while (true) told(product.run(1, steady_seconds));
+}
+
 }  // namespace trireme::observe

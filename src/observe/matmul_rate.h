@@ -28,4 +28,7 @@ struct MatmulRate {
 
 MatmulRate measure_matmul_rate(at::ScalarType dtype, const MatmulRateOptions& options = {});
 
+/// Makes one product after another, of n x n matrices, and tells the seconds of each; ends when `told` throws.
+void repeat_products(at::ScalarType dtype, int64_t size, const std::function<void(double)>& told);
+
 }  // namespace trireme::observe

@@ -1,6 +1,7 @@
 // Dropout (Srivastava et al., JMLR 15, 2014) whose mask is a pure function of a key and of which element of which
 // sample it falls on: the same for any layout and micro-batch, another one at each step (a position in the order of
-// samples is never used twice), the same again in recomputation and after a resume. Nothing is saved.
+// samples is never used twice), the same again in recomputation and after a resume. For backward a bit an element is
+// kept: to draw them again takes longer than the pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -168,20 +168,49 @@ inline void philox_words(uint64_t key, uint64_t first_block, uint32_t* __restric
   }
 }
 
+constexpr int64_t kMaskBits = 32;
+
+// Of up to 32 elements, those whose bit is set, times `scale`.
 template <typename T>
-void dropout(int64_t count, const T* __restrict x, T* __restrict y, uint64_t key, uint64_t first, uint32_t threshold,
-             Compute<T> scale) {
+inline void put_kept(int64_t count, const T* __restrict x, uint32_t kept, Compute<T> scale, T* __restrict y) {
   using C = Compute<T>;
+  const auto one = [&](int64_t i) { store(y[i], ((kept >> i) & 1) != 0 ? load(x[i]) * scale : C{0}); };
+  if (count == kMaskBits) {
+    for (int64_t i = 0; i < kMaskBits; ++i) one(i);
+  } else {
+    for (int64_t i = 0; i < count; ++i) one(i);
+  }
+}
+
+template <typename T>
+void dropout_forward(int64_t count, const T* __restrict x, T* __restrict y, uint32_t* __restrict kept, uint64_t key,
+                     uint64_t first, uint32_t threshold, Compute<T> scale) {
   uint32_t words[4 * kBlocks];
   for (int64_t done = 0; done < count;) {
     const uint64_t at = first + static_cast<uint64_t>(done);
-    const int64_t skip = static_cast<int64_t>(at % 4), room = 4 * kBlocks - skip;
+    const int64_t skip = static_cast<int64_t>(at % 4), room = (4 * kBlocks - skip) / kMaskBits * kMaskBits;
     const int64_t take = count - done < room ? count - done : room;
     philox_words(key, at / 4, words);
-    for (int64_t i = 0; i < take; ++i)
-      store(y[done + i], words[skip + i] >= threshold ? load(x[done + i]) * scale : C{0});
+    for (int64_t i = 0; i < take; i += kMaskBits) {
+      const int64_t here = take - i < kMaskBits ? take - i : kMaskBits;
+      uint32_t bits = 0;
+      if (here == kMaskBits) {
+        for (int64_t j = 0; j < kMaskBits; ++j) bits |= uint32_t{words[skip + i + j] >= threshold} << j;
+      } else {
+        for (int64_t j = 0; j < here; ++j) bits |= uint32_t{words[skip + i + j] >= threshold} << j;
+      }
+      kept[(done + i) / kMaskBits] = bits;
+      put_kept<T>(here, x + done + i, bits, scale, y + done + i);
+    }
     done += take;
   }
+}
+
+template <typename T>
+void dropout_backward(int64_t count, const T* __restrict dy, const uint32_t* __restrict kept, T* __restrict dx,
+                      Compute<T> scale) {
+  for (int64_t i = 0; i < count; i += kMaskBits)
+    put_kept<T>(count - i < kMaskBits ? count - i : kMaskBits, dy + i, kept[i / kMaskBits], scale, dx + i);
 }
 
 template <typename T>
@@ -436,7 +465,8 @@ constexpr Kernels<T> make_table() {
           &gelu_forward<T>,
           &gelu_backward<T>,
           &add_rows<T>,
-          &dropout<T>,
+          &dropout_forward<T>,
+          &dropout_backward<T>,
           &swiglu_forward<T>,
           &swiglu_backward<T>,
           &rotate<T>,

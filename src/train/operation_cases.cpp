@@ -12,6 +12,7 @@
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/linear_cross_entropy.h"
+#include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/rotary.h"
 #include "ops/sum_of_squares.h"
@@ -76,6 +77,7 @@ class Cases {
     norm("add_layer_norm", true, true);
     rotary();
     attention();
+    linear();
     activation("swiglu", 2, ops::swiglu);
     activation("gelu", 1, ops::gelu);
     dropout();
@@ -165,6 +167,24 @@ class Cases {
                   },
                   qkv};
         });
+  }
+
+  // The first projection of a feed-forward layer; its weight's gradient is in the compute type.
+  void linear() {
+    const int64_t rows = s_.tokens(), in = s_.hidden, out = s_.ffn;
+    const double wide = dtype_ == at::kDouble ? 8 : 4, flops = 2 * static_cast<double>(rows * in * out);
+    const double x = size_of(rows, in), y = size_of(rows, out), weight = size_of(in, out);
+    add("linear forward", rows, out, flops, x + y + weight, [m = maker_, rows, in, out] {
+      return Call([x = m.make({rows, in}), w = m.make({out, in}, 1)] { ops::product(x, w.t()); });
+    });
+    add("linear input gradient", rows, in, flops, x + y + weight, [m = maker_, rows, in, out] {
+      return Call([dy = m.make({rows, out}), w = m.make({out, in}, 1)] { ops::product(dy, w); });
+    });
+    add("linear weight gradient", out, in, flops, x + y + weight * wide / element_, [m = maker_, rows, in, out] {
+      const at::Tensor gradient = at::zeros({out, in}, ops::compute_type(m.dtype));
+      return Call(
+          [=, dy = m.make({rows, out}), x = m.make({rows, in}, 1)] { ops::add_product(gradient, dy.t(), x, false); });
+    });
   }
 
   // `parts`: widths of ffn that it reads for one that it writes.
