@@ -111,6 +111,8 @@ class Operands {
     if (part == "forward") return [=] { at::linear(x, w); };
     if (part == "input gradient") return [=] { at::mm(dy, w); };
     const at::Tensor gradient = at::zeros({s.ffn, s.hidden}, ops::compute_type(dtype));
+    if (dtype == gradient.scalar_type())
+      return [gradient = gradient, dy, x]() mutable { at::mm_out(gradient, dy.t(), x); };
     return [=] { gradient.copy_(at::mm(dy.t(), x)); };
   }
 

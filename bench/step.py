@@ -6,8 +6,7 @@ PyTorch has many ways to run a step: bf16 weights with fp32 masters or autocast;
 that mode, which takes minutes to compile); cross-entropy plain or in chunks; with or without a caching allocator preloaded. In heats each
 runs alone for a few steps, and its fastest quarter counts; the best of them go into the final beside Trireme. There a product of two
 bf16 matrices of 2048 x 2048 takes turns too, PyTorch's and our own: model FLOPs (6 N + 12 L d s a token) as a share of the rate of the
-faster are printed, and the peak of
-memory that all processes of a contender held (PSS), beside what they hold without a model.
+faster are printed, and the peak of memory that all processes of a contender held (PSS), beside what they hold without a model.
 
 --json prints, as the last line, one object: tokens_per_second best_torch_tokens_per_second ratio_to_best_torch matmul_share
 peak_memory_ratio and more. Exit code 0 whoever is faster, 1 when Trireme or every peer could not run.
@@ -132,7 +131,8 @@ def main():
             print(f"\ntrireme / best peer ({name}): {best[1]:.2f}")
             for it, rate in rates.items():
                 print(f"{it}: {rate / 1e12:.2f} TFLOP/s")
-            print(f"model FLOPs as a share of the faster: {100 * summary['matmul_share']:.0f} %")
+            if share:
+                print(f"model FLOPs as a share of the faster: {100 * summary['matmul_share']:.0f} %")
         print(f"\n{'memory (PSS)':<40}{'peak MB':>10}{'without a model':>18}")
         for it in final[:-2]:
             if it.turns:

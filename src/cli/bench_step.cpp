@@ -2,6 +2,8 @@
 // what it holds, by purpose, beside what the start-up report foretells.
 #include <fmt/format.h>
 
+#include <ATen/Parallel.h>
+
 #include <CLI/CLI.hpp>
 #include <map>
 #include <memory>
@@ -189,7 +191,8 @@ void add_bench_memory(CLI::App& bench) {
       throw_input("memory.caching_allocator = false: it is the allocator that counts; true works");
     const train::StepBench measured = train::bench_step(config, options->bench);
     config::resolve_world(config, 1);
-    const std::vector<Row> rows = rows_of(observe::estimate_memory(config), measured.tensors.at_peak);
+    const std::vector<Row> rows =
+        rows_of(observe::estimate_memory(config, at::get_num_threads()), measured.tensors.at_peak);
     options->json ? print_memory_json(rows, measured) : print_memory(*options, rows, measured);
   });
 }

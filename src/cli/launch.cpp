@@ -24,7 +24,7 @@ namespace {
 
 /// Told before anything is allocated: a run that is killed for want of memory has not printed its estimate yet.
 void warn_of_memory(const config::Config& config, int64_t workers) {
-  const int64_t bytes = observe::total_bytes(observe::estimate_memory(config));
+  const int64_t bytes = observe::total_bytes(observe::estimate_memory(config, usable_cores() / workers));
   if (workers * bytes <= usable_memory_bytes()) return;
   log::warning(
       "about {} are needed ({} a worker), and this machine has {}: the run may be killed. Fewer workers, a smaller "

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "describe/matmul_plan.h"
+
 namespace trireme::describe {
 namespace {
 
@@ -73,19 +75,31 @@ KeptBytes kept_activations(const ModelShape& shape, const KeptOptions& options) 
   const int64_t inner = shape.ffn * options.types.element;
   const int64_t freed = options.recompute == Recompute::selective ? 0 : inner;
   KeptBytes kept;
-  kept.workspace = options.tokens * (border + (1 + activation_inputs(shape)) * inner);
+  const int64_t whole = std::min(options.group, shape.layers);
   if (options.recompute != Recompute::full) {
     kept.after_forward = options.tokens * (block * shape.layers + last) + masks * shape.layers + embedding;
-    kept.in_backward = options.tokens * (block * shape.layers - freed) + masks * shape.layers + embedding;
-    return kept;
+    kept.in_backward = options.tokens * block * shape.layers + masks * shape.layers + embedding;
+  } else {
+    const int64_t groups = (shape.layers + options.group - 1) / options.group, inputs = options.offload ? 0 : groups;
+    kept.after_forward = options.tokens * (border * inputs + last) + embedding;
+    // A group's own input stands among `inputs` and among what its first block keeps; its output is there as well.
+    kept.in_backward = options.tokens * (border * std::max<int64_t>(inputs - 1, 0) + block * whole + border) +
+                       masks * whole + embedding;
   }
-  const int64_t groups = (shape.layers + options.group - 1) / options.group;
-  const int64_t inputs = options.offload ? 0 : groups;
-  kept.after_forward = options.tokens * (border * inputs + last) + embedding;
-  // A group's own input stands among `inputs` and among what its first block keeps; its output is there as well.
-  const int64_t whole = std::min(options.group, shape.layers);
-  kept.in_backward = options.tokens * (border * std::max<int64_t>(inputs - 1, 0) + block * whole + border - freed) +
-                     masks * whole + embedding;
+  // At the down projection's own gradients its input is there, again under selective recomputation, and scratch; then
+  // at the activation its gradients.
+  int64_t scratch = 0;
+  if (options.product_threads > 0)
+    scratch = backward_scratch_bytes({options.tokens, shape.ffn, shape.hidden}, options.product_threads);
+  const int64_t again = inner - freed;
+  const int64_t at_projection = options.tokens * (border + inner + again) + scratch;
+  const int64_t at_activation = options.tokens * (border + (1 + activation_inputs(shape)) * inner);
+  if (scratch > 0 && at_projection > at_activation - options.tokens * freed) {
+    kept.workspace = at_projection;
+  } else {
+    kept.in_backward -= options.tokens * freed;
+    kept.workspace = at_activation;
+  }
   return kept;
 }
 

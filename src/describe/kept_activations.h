@@ -42,15 +42,16 @@ struct KeptOptions {
   int64_t seq_len = 0;  ///< tokens
   ActivationTypes types;
   Recompute recompute = Recompute::none;
-  int64_t group = 1;     ///< with full: recompute_group()
-  bool offload = false;  ///< with full: the inputs of groups wait elsewhere
+  int64_t group = 1;            ///< with full: recompute_group()
+  int64_t product_threads = 0;  ///< of our own matrix product (matmul_plan.h), whose scratch counts; 0: a library's
+  bool offload = false;         ///< with full: the inputs of groups wait elsewhere
 };
 
 /// Two moments, one of which is the step's fullest: the loss holds its logits in the first.
 struct KeptBytes {
   int64_t after_forward = 0;  ///< when backward begins
-  int64_t in_backward = 0;    ///< of the last block's activation, with what full recomputation has made again
-  int64_t workspace = 0;      ///< gradients of activations at that moment
+  int64_t in_backward = 0;    ///< of the last block's feed-forward, with what full recomputation has made again
+  int64_t workspace = 0;      ///< gradients of activations, and scratch of a product, at that moment
 };
 /// Between the embedding and the loss, for one micro-batch.
 KeptBytes kept_activations(const ModelShape& shape, const KeptOptions& options);

@@ -9,6 +9,7 @@ constexpr int64_t kStepsInCache = 1024;           // of the sum: panels of 64 Ki
 constexpr int64_t kBlock = 256, kStretch = 1024;  // of a task, at most: 512 KiB packed, 1 MiB of sums
 constexpr int64_t kChunkBytes = 8 << 20;          // of the shared operand
 constexpr int64_t kLeastChunk = 256;              // below this, packing the own operand again for each costs too much
+constexpr int64_t kKeptSums = 8 << 20;            // bytes, kept from round to round
 constexpr int64_t kTasksPerThread = 8;            // so that one that is slow leaves the rest to others
 
 constexpr int64_t kPanel = MatmulPlan::kPanel;
@@ -33,7 +34,9 @@ MatmulPlan::MatmulPlan(int64_t m, int64_t n, int64_t k, bool out_is_float, int64
     chunk = even(shared, in_all_blocks);
     round = steps;
   } else {
-    chunk = even(shared, in_one_block);
+    // Sums that are in the result need no memory; others would be as large as it.
+    const int64_t kept = out_is_float ? in_one_block : std::max(kLeastChunk, kKeptSums / (4 * own) / kPanel * kPanel);
+    chunk = even(shared, std::min(in_one_block, kept));
     round = std::min(steps, std::max<int64_t>(1, in_one_block / chunk));
   }
   block = even(own, kBlock);
@@ -49,12 +52,21 @@ MatmulPlan::MatmulPlan(int64_t m, int64_t n, int64_t k, bool out_is_float, int64
 
 int64_t MatmulPlan::tasks() const { return pieces_of(own, block) * pieces_of(chunk, stretch); }
 
-int64_t head_scratch_bytes(int64_t rows, int64_t vocab, int64_t hidden, int64_t threads) {
-  const auto bytes = [threads](int64_t m, int64_t n, int64_t k, bool out_is_float) {
-    return MatmulPlan(m, n, k, out_is_float, threads).scratch_bytes(threads);
-  };
-  return std::max(
-      {bytes(rows, vocab, hidden, false), bytes(rows, hidden, vocab, false), bytes(vocab, hidden, rows, true)});
+namespace {
+
+int64_t scratch(int64_t m, int64_t n, int64_t k, bool out_is_float, int64_t threads) {
+  return MatmulPlan(m, n, k, out_is_float, threads).scratch_bytes(threads);
+}
+
+}  // namespace
+
+int64_t backward_scratch_bytes(const LinearShape& shape, int64_t threads) {
+  const auto [rows, in, out, narrow_gradient] = shape;
+  return std::max(scratch(rows, in, out, false, threads), scratch(out, in, rows, !narrow_gradient, threads));
+}
+
+int64_t scratch_bytes(const LinearShape& shape, int64_t threads) {
+  return std::max(scratch(shape.rows, shape.out, shape.in, false, threads), backward_scratch_bytes(shape, threads));
 }
 
 }  // namespace trireme::describe

@@ -22,7 +22,7 @@ struct MatmulPlan {
   int64_t chunk;           ///< of the shared extent, packed at a time ...
   int64_t round;           ///< ... for so many blocks of the sum
   int64_t block, stretch;  ///< of a task: its parts of the own extent and of the chunk
-  bool keeps_sums;         ///< of all tasks, from round to round; else of the task at hand, where they are needed
+  bool keeps_sums;  ///< of all tasks of a chunk, from round to round; else of the task at hand, where they are needed
 
   // Elements of scratch: bf16 numbers of the packed chunk and of one thread's packed block, floats of partial sums.
   int64_t packed_size, own_size, sums_size;
@@ -31,8 +31,13 @@ struct MatmulPlan {
   int64_t scratch_bytes(int64_t threads) const { return 2 * (packed_size + threads * own_size) + 4 * sums_size; }
 };
 
-/// The most that the three products of a head [vocab, hidden] take, over `rows` tokens: logits, gradient of the input,
-/// gradient of the weight in floats.
-int64_t head_scratch_bytes(int64_t rows, int64_t vocab, int64_t hidden, int64_t threads);
+/// A linear layer [out, in] over `rows` tokens. Its weight's gradient is made in floats, or at once in bf16.
+struct LinearShape {
+  int64_t rows, in, out;
+  bool narrow_gradient = false;
+};
+/// The most scratch that one of its products takes: the gradients of input and weight; those and the result.
+int64_t backward_scratch_bytes(const LinearShape& shape, int64_t threads);
+int64_t scratch_bytes(const LinearShape& shape, int64_t threads);
 
 }  // namespace trireme::describe

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "base/machine.h"
 #include "describe/architecture.h"
 #include "describe/kept_activations.h"
 #include "describe/matmul_plan.h"
@@ -183,34 +182,41 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
   if (options.narrow_gradients && tokens > rows) product = shape.vocab * shape.hidden * sizes.compute;
   const MemoryItem loss{"loss", rows * row + tokens * shape.hidden * sizes.weight + product,
                         fmt::format("logits of {} rows", rows)};
+  const int64_t scratch =
+      options.product_threads > 0 && options.precision == config::Precision::bf16
+          ? describe::scratch_bytes({rows, shape.hidden, shape.vocab, options.narrow_gradients && tokens <= rows},
+                                    options.product_threads)
+          : 0;
+  const MemoryItem of_products{"workspace", scratch, "packed operands of the head's products"};
   if (is_lower_bound(shape)) {
     const int64_t inputs = options.offload ? 2 : shape.layers + 1;
     items.push_back(
         {"activations", tokens * inputs * shape.hidden * sizes.weight,
          fmt::format("the inputs of all blocks; what {} keeps inside them is not known", shape.architecture)});
     items.push_back(loss);
+    if (scratch > 0) items.push_back(of_products);
     return items;
   }
   const int64_t group = describe::recompute_group(shape.layers, options.recompute_blocks);
-  const describe::KeptBytes kept = describe::kept_activations(shape, {.tokens = tokens,
-                                                                      .seq_len = options.seq_len,
-                                                                      .types = {sizes.weight, sizes.compute},
-                                                                      .recompute = options.recompute,
-                                                                      .group = group,
-                                                                      .offload = options.offload});
-  const int64_t scratch = options.product_threads > 0 && options.precision == config::Precision::bf16
-                              ? describe::head_scratch_bytes(rows, shape.vocab, shape.hidden, options.product_threads)
-                              : 0;
-  // The fuller of the two moments.
-  const bool backward = kept.in_backward + kept.workspace > kept.after_forward + loss.bytes + scratch;
+  const describe::KeptBytes kept =
+      describe::kept_activations(shape, {.tokens = tokens,
+                                         .seq_len = options.seq_len,
+                                         .types = {sizes.weight, sizes.compute},
+                                         .recompute = options.recompute,
+                                         .group = group,
+                                         .product_threads = scratch > 0 ? options.product_threads : 0,
+                                         .offload = options.offload});
+  // The fuller of the two moments. In the first the loss has its input still, the output of the final norm.
+  const int64_t at_loss = kept.after_forward + tokens * shape.hidden * sizes.weight;
+  const bool backward = kept.in_backward + kept.workspace > at_loss + loss.bytes + scratch;
   items.push_back(
-      {"activations", backward ? kept.in_backward : kept.after_forward, what_is_kept(shape, options, group, backward)});
+      {"activations", backward ? kept.in_backward : at_loss, what_is_kept(shape, options, group, backward)});
   if (backward) {
     items.push_back({"workspace", kept.workspace, "gradients of activations in a block"});
     return items;
   }
   items.push_back(loss);
-  if (scratch > 0) items.push_back({"workspace", scratch, "packed operands of the head's products"});
+  if (scratch > 0) items.push_back(of_products);
   return items;
 }
 
@@ -222,9 +228,9 @@ int64_t tree_micro_batches(const config::Config& config) {
   return std::max<int64_t>(config.train.global_batch_size / (micro * ranks), 1);
 }
 
-int64_t product_threads(const config::Config& config) {
+int64_t product_threads(const config::Config& config, int64_t threads) {
   if (config.run.device != config::Device::cpu || !ops::tile_products_apply()) return 0;
-  return std::max<int64_t>(1, usable_cores() / std::max<int64_t>(1, config.parallel.data));
+  return config.run.reproducible == config::Reproducible::any_workers ? 1 : std::max<int64_t>(1, threads);
 }
 
 int64_t copies(const config::ParallelConfig& parallel) {
@@ -233,7 +239,7 @@ int64_t copies(const config::ParallelConfig& parallel) {
 
 }  // namespace
 
-std::vector<MemoryItem> estimate_memory(const config::Config& config) {
+std::vector<MemoryItem> estimate_memory(const config::Config& config, int64_t threads) {
   return estimate_memory(config.model, {.precision = config.train.precision,
                                         .recompute = config.train.recompute,
                                         .recompute_blocks = config.train.recompute_blocks,
@@ -259,7 +265,7 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config) {
                                         .update_in_backward = config.optimizer.in_backward,
                                         .moments_on_disk = config.optimizer.offload == config::Offload::disk,
                                         .narrow_gradients = config.train.gradient_dtype == "bf16",
-                                        .product_threads = product_threads(config),
+                                        .product_threads = product_threads(config, threads),
                                         .tree_micro_batches = tree_micro_batches(config)});
 }
 

@@ -62,8 +62,8 @@ std::vector<MemoryItem> estimate_memory(const describe::ModelShape& shape, const
 /// only, and is less than what will be used.
 bool is_lower_bound(const describe::ModelShape& shape);
 
-/// Of one worker of a run.
-std::vector<MemoryItem> estimate_memory(const config::Config& config);
+/// Of one worker of a run on this machine, that computes with `threads`.
+std::vector<MemoryItem> estimate_memory(const config::Config& config, int64_t threads);
 /// What would make the run smaller: "a smaller train.micro_batch_size (now 8) or train.seq_len (now 512), ...".
 std::string ways_to_less_memory(const config::Config& config);
 

@@ -109,7 +109,7 @@ void add_step(Page& page, const StartupReport& report) {
 }
 
 void add_memory(Page& page, const StartupReport& report) {
-  const std::vector<MemoryItem> items = estimate_memory(report.config);
+  const std::vector<MemoryItem> items = estimate_memory(report.config, report.threads);
   const int64_t own = total_bytes(items) + report.libraries_bytes, total = own + report.mapped_bytes;
   const int64_t all = own * report.workers + report.mapped_bytes;
   page.section("Memory", "{} {} a worker{}{}", is_lower_bound(report.config.model) ? "more than" : "about",

@@ -1,6 +1,7 @@
 #include "ops/dropout.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include "ops/dispatch.h"
@@ -41,19 +42,21 @@ double scale_of(double probability) { return 1 / (1 - probability); }
 // Elsewhere than on a CPU the words are drawn on the host: slow, but the same.
 struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
   static at::Tensor forward(Context* context, const at::Tensor& input, const at::Tensor& samples, double probability,
-                            int64_t key) {
+                            int64_t key, bool backward) {
     const at::Tensor x = input.contiguous().cpu();
     TRIREME_CHECK(samples.numel() == x.size(0), "{} samples for {} rows", samples.numel(), x.size(0));
     const int64_t rows = x.size(0), per_row = rows == 0 ? 0 : x.numel() / rows;
-    const at::Tensor y = at::empty_like(x), mask = at::empty({rows, (per_row + kMaskBits - 1) / kMaskBits}, at::kInt);
+    const at::Tensor y = at::empty_like(x),
+                     mask = at::empty({rows, backward ? (per_row + kMaskBits - 1) / kMaskBits : 0}, at::kInt);
     const auto threshold = static_cast<uint32_t>(probability * 0x1p32);
     const int64_t* sample = data<int64_t>(samples);
     for_each_piece(x, mask, [&](auto element, int64_t row, int64_t first, int64_t count, int64_t at, uint32_t* kept) {
       using T = decltype(element);
       const uint64_t number =
           static_cast<uint64_t>(sample[row]) * static_cast<uint64_t>(per_row) + static_cast<uint64_t>(first);
-      kernels<T>().dropout_forward(count, data<T>(x) + at, data<T>(y) + at, kept, static_cast<uint64_t>(key), number,
-                                   threshold, static_cast<Compute<T>>(scale_of(probability)));
+      kernels<T>().dropout_forward(count, data<T>(x) + at, data<T>(y) + at, backward ? kept : nullptr,
+                                   static_cast<uint64_t>(key), number, threshold,
+                                   static_cast<Compute<T>>(scale_of(probability)));
     });
     context->save_for_backward({mask});
     context->saved_data["probability"] = probability;
@@ -71,7 +74,7 @@ struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
                      kernels<T>().dropout_backward(count, data<T>(dy) + at, kept, data<T>(dx) + at,
                                                    static_cast<Compute<T>>(scale));
                    });
-    return {dx.to(gradients[0].device()), {}, {}, {}};
+    return {dx.to(gradients[0].device()), {}, {}, {}, {}};
   }
 };
 
@@ -81,8 +84,8 @@ at::Tensor dropout(const at::Tensor& x, const Dropout& dropout, std::string_view
   if (!dropout.active()) return x;
   const profile::Scope scope(profile::Phase::forward, "dropout",
                              [&] { return pass_work({}, x.numel(), x.size(-1), 2 * bytes_of(x)); });
-  return DropoutFunction::apply(x, dropout.samples, dropout.probability,
-                                static_cast<int64_t>(dropout.key(place).value));
+  return DropoutFunction::apply(x, dropout.samples, dropout.probability, static_cast<int64_t>(dropout.key(place).value),
+                                at::GradMode::is_enabled() && x.requires_grad());
 }
 
 }  // namespace trireme::ops

@@ -66,7 +66,7 @@ struct Kernels {
 
   /// y = x / (1 - probability) where the random word of an element is at or above `threshold` (probability * 2^32),
   /// else 0. Element i of x draws word (first + i) % 4 of Philox4x32-10 block (first + i) / 4 under `key`. Bit i % 32
-  /// of kept[i / 32] is set where it stays; bits beyond `count` are 0.
+  /// of kept[i / 32] is set where it stays; bits beyond `count` are 0. `kept` may be null.
   void (*dropout_forward)(int64_t count, const T* x, T* y, uint32_t* kept, uint64_t key, uint64_t first,
                           uint32_t threshold, C scale);
   void (*dropout_backward)(int64_t count, const T* dy, const uint32_t* kept, T* dx, C scale);

@@ -199,7 +199,7 @@ void dropout_forward(int64_t count, const T* __restrict x, T* __restrict y, uint
       } else {
         for (int64_t j = 0; j < here; ++j) bits |= uint32_t{words[skip + i + j] >= threshold} << j;
       }
-      kept[(done + i) / kMaskBits] = bits;
+      if (kept != nullptr) kept[(done + i) / kMaskBits] = bits;
       put_kept<T>(here, x + done + i, bits, scale, y + done + i);
     }
     done += take;

@@ -1,6 +1,7 @@
 #include "ops/matmul.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <climits>
@@ -51,7 +52,21 @@ bool add_bf16_product(const at::Tensor& out, const at::Tensor& a, const at::Tens
 
 }  // namespace
 
+namespace {
+
+bool takes_tiled_result(const at::Tensor& out) {
+  return on_cpu(out) && out.stride(1) == 1 && (out.scalar_type() == at::kFloat || out.scalar_type() == at::kBFloat16);
+}
+
+void check_no_graph(const at::Tensor& a, const at::Tensor& b) {
+  TRIREME_CHECK(!at::GradMode::is_enabled() || !(a.requires_grad() || b.requires_grad()),
+                "a product of ops/matmul.h, which autograd does not record, of tensors that want gradients");
+}
+
+}  // namespace
+
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  check_no_graph(a, b);
   if (tiled_matmul_applies(a, b) &&
       (!bias.defined() || (bias.scalar_type() == at::kBFloat16 && bias.is_contiguous()))) {
     at::Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
@@ -62,7 +77,8 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& b
 }
 
 void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
-  if (out.scalar_type() == at::kBFloat16 && out.stride(1) == 1 && tiled_matmul_applies(a, b))
+  check_no_graph(a, b);
+  if (out.scalar_type() == at::kBFloat16 && takes_tiled_result(out) && tiled_matmul_applies(a, b))
     tiled_matmul(out, a, b, {}, false);
   else
     at::mm_out(out, a, b);
@@ -74,10 +90,8 @@ void add_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool 
   if (out.numel() == 0) return;
   if (a.size(1) == 0) {
     if (!accumulate) out.zero_();
-  } else if (out.scalar_type() == at::kFloat && tiled_matmul_applies(a, b)) {
+  } else if (takes_tiled_result(out) && tiled_matmul_applies(a, b)) {
     tiled_matmul(out, a, b, {}, accumulate);
-  } else if (!accumulate && out.scalar_type() == at::kBFloat16 && tiled_matmul_applies(a, b)) {
-    tiled_matmul(out, a, b, {}, false);
   } else if (out.scalar_type() == a.scalar_type()) {
     if (accumulate) {
       out.addmm_(a, b);

@@ -5,14 +5,15 @@
 #if defined(__x86_64__) && defined(__AMX_BF16__)
 #include <immintrin.h>
 
-#include <algorithm>
-
 #include "ops/tile_configuration.h"
 
 namespace trireme::ops {
 namespace {
 
 using Lines = __m512i[16];
+
+// Not std::min: a template that another file shares would be compiled with instructions that not every CPU has.
+constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 constexpr int64_t kTileElements = 512, kStepElements = 2 * kTileElements;
 
@@ -117,7 +118,7 @@ template <bool k_contiguous, bool pairs>
 void pack(const PanelSource& source, int64_t first, int64_t outer, int64_t k_first, int64_t k, Bf16* to) {
   const int64_t panel = round_up(k, kPanelStep) * kPanel;
   const auto one = [&](int64_t row, int64_t step) {
-    const int64_t rows = std::min(kPanel, outer - row), steps = std::min(kPanelStep, k - step);
+    const int64_t rows = least(kPanel, outer - row), steps = least(kPanelStep, k - step);
     const int64_t o = first + row, s = k_first + step;
     const Bf16* from = source.data + (k_contiguous ? o * source.stride + s : s * source.stride + o);
     Bf16* out = to + row / kPanel * panel + step * kPanel;
@@ -225,15 +226,20 @@ void write_block(const float* sums, int64_t rows, int64_t cols, const PanelOutpu
     bias_high = widen(_mm512_extracti64x4_epi64(bias, 1));
   }
   for (int64_t row = 0; row < rows; ++row, sums += kPanel) {
-    const __m512 first = _mm512_add_ps(_mm512_load_ps(sums), bias_low),
-                 last = _mm512_add_ps(_mm512_load_ps(sums + 16), bias_high);
+    __m512 first = _mm512_add_ps(_mm512_load_ps(sums), bias_low),
+           last = _mm512_add_ps(_mm512_load_ps(sums + 16), bias_high);
     if (out.is_float) {
       float* to = static_cast<float*>(out.data) + row * out.stride;
       _mm512_mask_storeu_ps(to, low, first);
       _mm512_mask_storeu_ps(to + 16, high, last);
     } else {
-      _mm512_mask_storeu_epi16(static_cast<Bf16*>(out.data) + row * out.stride, both,
-                               reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(last, first)));
+      Bf16* to = static_cast<Bf16*>(out.data) + row * out.stride;
+      if (out.add) {
+        const __m512i there = _mm512_maskz_loadu_epi16(both, to);
+        first = _mm512_add_ps(first, widen(_mm512_castsi512_si256(there)));
+        last = _mm512_add_ps(last, widen(_mm512_extracti64x4_epi64(there, 1)));
+      }
+      _mm512_mask_storeu_epi16(to, both, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(last, first)));
     }
   }
 }

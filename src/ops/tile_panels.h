@@ -10,7 +10,7 @@ namespace trireme::ops {
 
 /// Outer rows (of a) or columns (of b) in a panel, and steps of the sum that one instruction takes.
 inline constexpr int64_t kPanel = 32, kPanelStep = 32;
-inline constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+static constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /// An operand where it lies: [outer, k], where `outer` are the rows of a product's left operand or the columns of its
 /// right one. Either outer or k is contiguous, the other has `stride`, in elements.
@@ -32,11 +32,13 @@ struct PanelOutput {
   int64_t stride;              ///< elements from row to row
   bool is_float;               ///< else bf16
   const Bf16* bias = nullptr;  ///< of the block's columns, or none
+  bool add = false;            ///< to what is there; of bf16
 };
 
 /// The tile registers of this thread, configured while it lives; as TileProducts of ops/tile_product.h, whose
-/// have_tile_products() must hold. Sums are made over k one after another, in pairs, whatever else is in the call: the
-/// bits of a number depend on its row, its column and k alone.
+/// have_tile_products() must hold. Sums are made over k in steps of kPanelStep from its first number on,
+/// whatever else is in the call: the bits of a number depend on its row, its column and k alone. Subnormal numbers
+/// count as 0, in operands, sums and results (Intel's manual, volume 2, TDPBF16PS).
 class PanelProducts {
  public:
   PanelProducts();
@@ -55,7 +57,7 @@ class PanelProducts {
   alignas(64) uint8_t before_[64];
 };
 
-/// The first rows x cols of a block of sums, plus the bias, to their place.
+/// The first rows x cols of a block of sums, plus the bias or what is there, to their place; rounded once.
 void write_block(const float* sums, int64_t rows, int64_t cols, const PanelOutput& out);
 /// The other way, for a block that is added to: floats of `from`, by `stride`, into the first rows x cols of sums.
 void read_block(const float* from, int64_t stride, int64_t rows, int64_t cols, float* sums);

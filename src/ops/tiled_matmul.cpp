@@ -1,6 +1,7 @@
 #include "ops/tiled_matmul.h"
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -140,7 +141,7 @@ class Product {
         if (last)
           write_block(kept, rows, cols,
                       {static_cast<Bf16*>(out_) + row * out_stride_ + col, out_stride_, false,
-                       bias_ == nullptr ? nullptr : bias_ + col});
+                       bias_ == nullptr ? nullptr : bias_ + col, accumulate_});
       }
     }
   }
@@ -164,6 +165,7 @@ class Product {
 
 bool tiled_matmul_applies(const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t kLeastExtent = kPanel, kLeastProducts = 1 << 20;
+  if (a.dim() != 2 || b.dim() != 2) return false;
   const int64_t m = a.size(0), k = a.size(1), n = b.size(1);
   return on_cpu(a) && on_cpu(b) && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 &&
          std::min({m, n, k}) >= kLeastExtent && m * n * k >= kLeastProducts && tile_products_apply() &&
@@ -172,13 +174,21 @@ bool tiled_matmul_applies(const at::Tensor& a, const at::Tensor& b) {
 
 void tiled_matmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias,
                   bool accumulate) {
+  const auto is_bf16 = [](const at::Tensor& x, int64_t dim) {
+    return on_cpu(x) && x.dim() == dim && x.scalar_type() == at::kBFloat16;
+  };
+  TRIREME_CHECK(is_bf16(a, 2) && is_bf16(b, 2), "operands of a product that are not matrices of bf16 on the CPU");
   const auto left = source_of(a, 0, 1), right = source_of(b, 1, 0);
-  TRIREME_CHECK(left && right && out.size(0) == a.size(0) && out.size(1) == b.size(1) && a.size(1) == b.size(0) &&
-                    out.stride(1) == 1 && !(accumulate && out.scalar_type() != at::kFloat),
-                "a product of shapes that do not fit");
-  TRIREME_CHECK(!bias.defined() || (bias.numel() == out.size(1) && bias.is_contiguous() &&
-                                    bias.scalar_type() == at::kBFloat16 && !accumulate),
-                "a bias that does not fit its product");
+  TRIREME_CHECK(left && right && a.size(1) == b.size(0), "a product of shapes that do not fit");
+  TRIREME_CHECK(on_cpu(out) && out.dim() == 2 && out.size(0) == a.size(0) && out.size(1) == b.size(1) &&
+                    (out.scalar_type() == at::kFloat || out.scalar_type() == at::kBFloat16) && out.stride(1) == 1 &&
+                    (out.size(0) == 1 || out.stride(0) >= out.size(1)),
+                "a result that does not fit its product");
+  TRIREME_CHECK(
+      !bias.defined() || (is_bf16(bias, 1) && bias.numel() == out.size(1) && bias.is_contiguous() && !accumulate),
+      "a bias that does not fit its product");
+  at::assert_no_overlap(out, a);
+  at::assert_no_overlap(out, b);
   const memory::PurposeScope purpose(memory::Purpose::workspace);
   const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
   const MatmulPlan plan(a.size(0), b.size(1), a.size(1), out.scalar_type() == at::kFloat, threads);

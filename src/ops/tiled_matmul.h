@@ -10,8 +10,10 @@ namespace trireme::ops {
 /// enough to fill tiles.
 bool tiled_matmul_applies(const at::Tensor& a, const at::Tensor& b);
 
-/// out = a @ b + bias, or out += a @ b. a [m, k], b [k, n]; out [m, n], rows contiguous, bf16 (summed in fp32 and
-/// rounded once; `accumulate` is not for these) or fp32. `bias` [n], contiguous, of bf16, may be undefined.
+/// out = a @ b + bias, or out += a @ b. a [m, k], b [k, n]; out [m, n], rows contiguous, bf16 (summed in fp32, also
+/// with what is there, and rounded once) or fp32; it overlaps neither operand. `bias` [n], contiguous, of bf16, may be
+/// undefined, and is not for sums that are added. Subnormal numbers count as 0. Nothing is recorded for autograd.
+/// Throws InternalError for operands that do not fit.
 /// The bits of a number depend on its row of a, its column of b and k alone: not on the other rows and columns, nor on
 /// the number of threads.
 void tiled_matmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias,

@@ -7,7 +7,8 @@ import statistics
 from harness import CONFIG, DONE, PROJECT, EndToEnd, main
 
 OPERATIONS = ["embedding backward"] + [f"{name} {way}" for name in ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "rotary",
-              "attention", "swiglu", "gelu", "dropout") for way in ("forward", "backward")] + [
+              "attention") for way in ("forward", "backward")] + ["linear forward", "linear input gradient", "linear weight gradient"] + [
+              f"{name} {way}" for name in ("swiglu", "gelu", "dropout") for way in ("forward", "backward")] + [
               "linear_cross_entropy forward + backward", "adamw", "sum_of_squares"]
 
 

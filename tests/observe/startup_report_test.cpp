@@ -7,6 +7,7 @@
 
 #include <map>
 
+#include "describe/matmul_plan.h"
 #include "observe/memory_estimate.h"
 
 namespace trireme::observe {
@@ -110,7 +111,7 @@ TEST(StartupReport, SaysWhatIsSo) {
 
 TEST(StartupReport, CountsLibrariesThatWereMeasured) {
   StartupReport report = full();
-  const int64_t tensors = total_bytes(estimate_memory(report.config));
+  const int64_t tensors = total_bytes(estimate_memory(report.config, report.threads));
   report.libraries_bytes = (int64_t{3} << 28) - tensors;
   report.mapped_bytes = int64_t{1} << 28;  // shared, so counted once
   const std::string text = to_text(report);
@@ -161,10 +162,16 @@ TEST(StartupReport, Variations) {
   EXPECT_THAT(to_text(report), HasSubstr("100 steps of warm-up, 900 steps at 1.00e-03\n"));
 }
 
-std::map<std::string, int64_t> estimate(config::Precision precision, config::Recompute recompute) {
+std::map<std::string, int64_t> estimate(config::Precision precision, config::Recompute recompute, int64_t vocab = 1000,
+                                        int64_t product_threads = 0) {
   std::map<std::string, int64_t> result;
-  const auto items = estimate_memory(
-      small().model, {.precision = precision, .recompute = recompute, .micro_batch_size = 4, .seq_len = 32});
+  describe::ModelShape shape = small().model;
+  shape.vocab = vocab;
+  const auto items = estimate_memory(shape, {.precision = precision,
+                                             .recompute = recompute,
+                                             .micro_batch_size = 4,
+                                             .seq_len = 32,
+                                             .product_threads = product_threads});
   for (const MemoryItem& item : items) {
     result[item.purpose] = item.bytes;
     EXPECT_FALSE(item.how.empty()) << item.purpose;
@@ -206,8 +213,8 @@ TEST(MemoryEstimate, ByPurpose) {
   EXPECT_EQ(bf16.at("gradients"), 4 * n);
   EXPECT_EQ(bf16.at("moments"), 8 * n);
   // A block: 4 x 64 + (2 x 4 + 2 x 2) x 16 + 3 x 128 elements, and 4 + 2 floats, a token; one more row of 64 at the
-  // end.
-  EXPECT_EQ(bf16.at("activations"), tokens * (2 * (2 * 832 + 4 * 6) + 2 * 64 + 4));
+  // end, and its norm, which the loss reads.
+  EXPECT_EQ(bf16.at("activations"), tokens * (2 * (2 * 832 + 4 * 6) + 2 * 2 * 64 + 4));
   // 128 rows of 1000 logits, and the gradient of the hidden states.
   EXPECT_EQ(bf16.at("loss"), 128 * 2000 + tokens * 128);
 
@@ -217,12 +224,22 @@ TEST(MemoryEstimate, ByPurpose) {
   EXPECT_EQ(fp32.at("loss"), 128 * 4000 + tokens * 256);
   const auto fp64 = estimate(config::Precision::fp64, config::Recompute::none);
   EXPECT_EQ(fp64.at("moments"), 16 * n);
-  const auto recompute = estimate(config::Precision::bf16, config::Recompute::full);
+  const auto recompute = estimate(config::Precision::bf16, config::Recompute::full, 500);
   // In backward: the input of the first block, the second whole (with its input) but for what the down projection has
   // freed, and its output; beside them the gradients of the residual stream, of the activation and of its input.
   EXPECT_EQ(recompute.at("activations"), tokens * (2 * 64 + 2 * 832 + 4 * 6 + 2 * 64 - 2 * 128));
   EXPECT_EQ(recompute.at("workspace"), tokens * 2 * (64 + 3 * 128));
   EXPECT_EQ(recompute.count("loss"), 0u);
+  // With our own products, whose scratch is more than the gradients of the activation's input, at those of the down
+  // projection.
+  const auto ours = estimate(config::Precision::bf16, config::Recompute::full, 100, 2);
+  EXPECT_EQ(ours.at("activations"), tokens * (2 * 64 + 2 * 832 + 4 * 6 + 2 * 64));
+  const int64_t scratch = describe::backward_scratch_bytes({tokens, 128, 64}, 2);
+  EXPECT_EQ(ours.at("workspace"), tokens * 2 * (64 + 128) + scratch);
+  EXPECT_GT(scratch, tokens * 2 * 128);
+  EXPECT_EQ(estimate(config::Precision::fp32, config::Recompute::full, 500, 2),
+            estimate(config::Precision::fp32, config::Recompute::full, 500))
+      << "a library makes them";
 }
 
 }  // namespace

@@ -157,6 +157,11 @@ TEST(Ops, DropoutDependsOnSampleAndElementAlone) {
       const at::Tensor y = dropout(x, whole, "place");
       y.sum().backward();
       EXPECT_TRUE(x.grad().equal(y.detach())) << "of ones the gradient is the mask";
+      const at::Tensor again = at::ones({3, width}, type).requires_grad_(), dy = at::randn({3, width}).to(type);
+      dropout(again, whole, "place").backward(dy);
+      const double scale = 1 / (1 - whole.probability);
+      const at::Tensor wide_dy = dy.to(at::kDouble), expected = at::where(y.ne(0), wide_dy * scale, 0.0);
+      EXPECT_LE((again.grad().to(at::kDouble) - expected).abs().max().item<double>(), 8 * tolerance(type));
       for (int64_t row = 0; row < 3; ++row) {
         const Dropout one{0.3, 5, whole.samples.narrow(0, row, 1)};
         EXPECT_TRUE(dropout(x.detach().narrow(0, row, 1), one, "place").equal(y.detach().narrow(0, row, 1)));
