@@ -30,7 +30,7 @@ add_library(trireme_flags INTERFACE)
 # g++ 12 reports -Wrestrict on `string + string` where there is nothing (GCC bug 105329).
 target_compile_options(trireme_flags INTERFACE -Wall -Wextra $<$<BOOL:${TRIREME_WERROR}>:-Werror> -Wno-psabi -Wno-restrict)
 if(TRIREME_SANITIZE STREQUAL "address")
-  target_compile_options(trireme_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined -g1 -O1)
+  target_compile_options(trireme_flags INTERFACE -fsanitize=address,undefined -fno-sanitize=null,object-size,vptr -fno-sanitize-recover=undefined -g1 -O1)
   target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined)
 elseif(TRIREME_SANITIZE STREQUAL "thread")
   target_compile_options(trireme_flags INTERFACE -fsanitize=thread -g1 -O1)

@@ -169,17 +169,43 @@ inline void philox_words(uint64_t key, uint64_t first_block, uint32_t* __restric
 }
 
 constexpr int64_t kMaskBits = 32;
+static_assert(kMaskBits % kLanes == 0);
 
-// Of up to 32 elements, those whose bit is set, times `scale`.
+// x where the lane's bit is set, from bit `first` of `kept` on, else 0.
+inline Words bits_of(uint32_t kept, int64_t first) {
+  constexpr Words kLane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return ((Words{} + kept) >> (kLane + static_cast<uint32_t>(first))) & 1;
+}
+inline Lanes<float> where_set(Words bits, Lanes<float> x) { return bits != 0 ? x : Lanes<float>{}; }
+inline Lanes<double> where_set(Words bits, Lanes<double> x) {
+  return __builtin_convertvector(bits, Lanes<uint64_t>) != 0 ? x : Lanes<double>{};
+}
+
+// Of up to 32 elements, those whose bit is set, times `scale`; the others become 0.
 template <typename T>
 inline void put_kept(int64_t count, const T* __restrict x, uint32_t kept, Compute<T> scale, T* __restrict y) {
   using C = Compute<T>;
-  const auto one = [&](int64_t i) { store(y[i], ((kept >> i) & 1) != 0 ? load(x[i]) * scale : C{0}); };
   if (count == kMaskBits) {
-    for (int64_t i = 0; i < kMaskBits; ++i) one(i);
+    for (int64_t i = 0; i < kMaskBits; i += kLanes)
+      put(y, Block{i}, where_set(bits_of(kept, i), load(x, Block{i}) * scale));
   } else {
-    for (int64_t i = 0; i < count; ++i) one(i);
+    for (int64_t i = 0; i < count; ++i) store(y[i], ((kept >> i) & 1) != 0 ? load(x[i]) * scale : C{0});
   }
+}
+
+// Bit i: words[i] >= threshold.
+inline uint32_t at_least(const uint32_t* __restrict words, int64_t count, uint32_t threshold) {
+  uint32_t bits = 0;
+#ifdef __AVX512F__
+  if (count == kMaskBits) {
+    const __m512i limit = _mm512_set1_epi32(static_cast<int>(threshold));
+    const uint32_t low = _mm512_cmpge_epu32_mask(_mm512_loadu_si512(words), limit),
+                   high = _mm512_cmpge_epu32_mask(_mm512_loadu_si512(words + kLanes), limit);
+    return low | (high << kLanes);
+  }
+#endif
+  for (int64_t i = 0; i < count; ++i) bits |= uint32_t{words[i] >= threshold} << i;
+  return bits;
 }
 
 template <typename T>
@@ -193,12 +219,7 @@ void dropout_forward(int64_t count, const T* __restrict x, T* __restrict y, uint
     philox_words(key, at / 4, words);
     for (int64_t i = 0; i < take; i += kMaskBits) {
       const int64_t here = take - i < kMaskBits ? take - i : kMaskBits;
-      uint32_t bits = 0;
-      if (here == kMaskBits) {
-        for (int64_t j = 0; j < kMaskBits; ++j) bits |= uint32_t{words[skip + i + j] >= threshold} << j;
-      } else {
-        for (int64_t j = 0; j < here; ++j) bits |= uint32_t{words[skip + i + j] >= threshold} << j;
-      }
+      const uint32_t bits = at_least(words + skip + i, here, threshold);
       if (kept != nullptr) kept[(done + i) / kMaskBits] = bits;
       put_kept<T>(here, x + done + i, bits, scale, y + done + i);
     }
