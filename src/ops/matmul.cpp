@@ -50,10 +50,6 @@ bool add_bf16_product(const at::Tensor& out, const at::Tensor& a, const at::Tens
   return true;
 }
 
-}  // namespace
-
-namespace {
-
 bool takes_tiled_result(const at::Tensor& out) {
   return on_cpu(out) && out.stride(1) == 1 && (out.scalar_type() == at::kFloat || out.scalar_type() == at::kBFloat16);
 }
