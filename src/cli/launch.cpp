@@ -13,6 +13,7 @@
 #include "config/config.h"
 #include "observe/format.h"
 #include "observe/memory_estimate.h"
+#include "resilience/cpu_share.h"
 #include "resilience/supervisor.h"
 #include "resilience/supervisor_program.h"
 #include "resilience/worker_context.h"
@@ -24,7 +25,8 @@ namespace {
 
 /// Told before anything is allocated: a run that is killed for want of memory has not printed its estimate yet.
 void warn_of_memory(const config::Config& config, int64_t workers) {
-  const int64_t bytes = observe::total_bytes(observe::estimate_memory(config, usable_cores() / workers));
+  const int threads = resilience::cpu_share(0, static_cast<int>(workers), allowed_cpus(), cpu_quota()).threads;
+  const int64_t bytes = observe::total_bytes(observe::estimate_memory(config, threads));
   if (workers * bytes <= usable_memory_bytes()) return;
   log::warning(
       "about {} are needed ({} a worker), and this machine has {}: the run may be killed. Fewer workers, a smaller "

@@ -18,7 +18,7 @@ namespace {
 
 // Elements of one piece of work: long enough to hide the call, short enough to share a single row among threads. Whole
 // words of the mask.
-constexpr int64_t kPiece = 1 << 14, kMaskBits = 32;
+constexpr int64_t kPiece = 1 << 14;
 
 // Calls body(kernels' type, row, first element of the row, elements, place in x, words of the mask) for pieces of x
 // [rows, ..], whose rows begin with a word of their own in the mask [rows, words].

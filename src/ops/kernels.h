@@ -37,6 +37,9 @@ struct ComputeOf<Bf16> {
 template <typename T>
 using Compute = typename ComputeOf<T>::type;
 
+/// Elements of a word of dropout's mask.
+inline constexpr int64_t kMaskBits = 32;
+
 template <typename T>
 struct Kernels {
   using C = Compute<T>;

@@ -168,7 +168,6 @@ inline void philox_words(uint64_t key, uint64_t first_block, uint32_t* __restric
   }
 }
 
-constexpr int64_t kMaskBits = 32;
 static_assert(kMaskBits % kLanes == 0);
 
 // x where the lane's bit is set, from bit `first` of `kept` on, else 0.

@@ -73,9 +73,7 @@ struct Linear : torch::autograd::Function<Linear> {
         return product_work(sink == nullptr ? std::string_view() : sink->name(), dy.size(0), saved[1].size(1),
                             dy.size(1), dy.element_size(), dy.element_size());
       });
-      // Transposed twice by operations of LibTorch, so that who watches reads of a weight sees this one
-      // (parallel/use_observer.h).
-      dx = product(dy, saved[1].t().t()).view(context->saved_data["shape"].toIntVector());
+      dx = product(dy, saved[1]).view(context->saved_data["shape"].toIntVector());
     }
     if (GradientSink* bias = sink_of(context, "bias_sink")) deliver(bias, sum_of_rows(dy, bias->name()));
     if (sink != nullptr) deliver_product(sink, dy.t(), input_of(context, saved[0]));

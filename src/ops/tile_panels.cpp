@@ -5,8 +5,6 @@
 #if defined(__x86_64__) && defined(__AMX_BF16__)
 #include <immintrin.h>
 
-#include "ops/tile_configuration.h"
-
 namespace trireme::ops {
 namespace {
 
@@ -162,8 +160,21 @@ inline void multiply_steps(const Bf16* left, const Bf16* right, int64_t steps, c
 // The compiler does not know that the registers' stores write.
 inline void memory_has_changed() { asm volatile("" ::: "memory"); }
 
-inline void multiply_block(const Bf16* left, const Bf16* right, int64_t steps, float* out, int64_t stride, bool add,
-                           const void* ahead) {
+inline __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+
+}  // namespace
+
+void pack_panels(const PanelSource& source, int64_t first, int64_t outer, int64_t k_first, int64_t k, bool pairs,
+                 Bf16* to) {
+  const auto run = [&](auto how) { how(source, first, outer, k_first, k, to); };
+  if (source.k_contiguous)
+    run(pairs ? pack<true, true> : pack<true, false>);
+  else
+    run(pairs ? pack<false, true> : pack<false, false>);
+}
+
+void PanelProducts::multiply(const Bf16* left, const Bf16* right, int64_t steps, float* out, int64_t stride, bool add,
+                             const void* ahead) const {
   const int64_t bytes = stride * 4;
   float *top = out, *bottom = out + 16 * stride;
   memory_has_changed();
@@ -184,36 +195,6 @@ inline void multiply_block(const Bf16* left, const Bf16* right, int64_t steps, f
   _tile_stored(2, bottom, bytes);
   _tile_stored(3, bottom + 16, bytes);
   memory_has_changed();
-}
-
-inline __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
-
-}  // namespace
-
-void pack_panels(const PanelSource& source, int64_t first, int64_t outer, int64_t k_first, int64_t k, bool pairs,
-                 Bf16* to) {
-  const auto run = [&](auto how) { how(source, first, outer, k_first, k, to); };
-  if (source.k_contiguous)
-    run(pairs ? pack<true, true> : pack<true, false>);
-  else
-    run(pairs ? pack<false, true> : pack<false, false>);
-}
-
-PanelProducts::PanelProducts() {
-  _tile_storeconfig(before_);
-  _tile_loadconfig(&kTileConfiguration);
-}
-
-PanelProducts::~PanelProducts() { _tile_loadconfig(before_); }
-
-void PanelProducts::multiply(const Bf16* left, const Bf16* right, int64_t steps, float* sums, bool add,
-                             const void* ahead) const {
-  multiply_block(left, right, steps, sums, kPanel, add, ahead);
-}
-
-void PanelProducts::multiply_in_place(const Bf16* left, const Bf16* right, int64_t steps, float* out, int64_t stride,
-                                      bool add, const void* ahead) const {
-  multiply_block(left, right, steps, out, stride, add, ahead);
 }
 
 void write_block(const float* sums, int64_t rows, int64_t cols, const PanelOutput& out) {
@@ -262,10 +243,7 @@ void read_block(const float* from, int64_t stride, int64_t rows, int64_t cols, f
 namespace trireme::ops {
 
 void pack_panels(const PanelSource&, int64_t, int64_t, int64_t, int64_t, bool, Bf16*) { std::abort(); }
-PanelProducts::PanelProducts() : before_{} { std::abort(); }
-PanelProducts::~PanelProducts() = default;
-void PanelProducts::multiply(const Bf16*, const Bf16*, int64_t, float*, bool, const void*) const {}
-void PanelProducts::multiply_in_place(const Bf16*, const Bf16*, int64_t, float*, int64_t, bool, const void*) const {}
+void PanelProducts::multiply(const Bf16*, const Bf16*, int64_t, float*, int64_t, bool, const void*) const {}
 void write_block(const float*, int64_t, int64_t, const PanelOutput&) {}
 void read_block(const float*, int64_t, int64_t, int64_t, float*) {}
 

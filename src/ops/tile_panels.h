@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "ops/kernels.h"
+#include "ops/tile_product.h"
 
 namespace trireme::ops {
 
@@ -35,26 +36,15 @@ struct PanelOutput {
   bool add = false;            ///< to what is there; of bf16
 };
 
-/// The tile registers of this thread, configured while it lives; as TileProducts of ops/tile_product.h, whose
-/// have_tile_products() must hold. Sums are made over k in steps of kPanelStep from its first number on,
-/// whatever else is in the call: the bits of a number depend on its row, its column and k alone. Subnormal numbers
-/// count as 0, in operands, sums and results (Intel's manual, volume 2, TDPBF16PS).
-class PanelProducts {
+/// Sums are made over k in steps of kPanelStep from its first number on, whatever else is in the call: the bits of a
+/// number depend on its row, its column and k alone. Subnormal numbers count as 0, in operands, sums and results
+/// (Intel's manual, volume 2, TDPBF16PS).
+class PanelProducts : private TileRegisters {
  public:
-  PanelProducts();
-  ~PanelProducts();
-  PanelProducts(const PanelProducts&) = delete;
-  PanelProducts& operator=(const PanelProducts&) = delete;
-
-  /// sums [32 * 32, fp32, by rows] = left panel x right panel, or += with `add`; `steps` of kPanelStep. Memory from
-  /// `ahead` on, 256 bytes a step, is fetched into the second-level cache meanwhile; may be null.
-  void multiply(const Bf16* left, const Bf16* right, int64_t steps, float* sums, bool add, const void* ahead) const;
-  /// The same straight into a whole block of floats in its place.
-  void multiply_in_place(const Bf16* left, const Bf16* right, int64_t steps, float* out, int64_t stride, bool add,
-                         const void* ahead) const;
-
- private:
-  alignas(64) uint8_t before_[64];
+  /// A block of 32 x 32 floats, by `stride`, = left panel x right panel, or += with `add`; `steps` of kPanelStep.
+  /// Memory from `ahead` on, 256 bytes a step, is fetched into the second-level cache meanwhile; may be null.
+  void multiply(const Bf16* left, const Bf16* right, int64_t steps, float* out, int64_t stride, bool add,
+                const void* ahead) const;
 };
 
 /// The first rows x cols of a block of sums, plus the bias or what is there, to their place; rounded once.

@@ -3,7 +3,6 @@
 #include "ops/tile_product.h"
 
 #include "base/cpu_level.h"
-#include "ops/tile_configuration.h"
 
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -14,7 +13,18 @@
 namespace trireme::ops {
 namespace {
 
-constexpr int64_t kTileStep = 32;  // of the sum that one instruction takes
+// A tile register: 16 x 16 floats, 16 x 32 numbers of bf16, or 16 pairs of rows by 16 columns of them.
+constexpr int64_t kTileRows = 16, kTileStep = 32, kRowBytes = 64;
+
+// Intel's manual, volume 2, LDTILECFG.
+struct alignas(64) Configuration {
+  uint8_t palette = 1, start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {kRowBytes, kRowBytes, kRowBytes, kRowBytes, kRowBytes, kRowBytes, kRowBytes, kRowBytes};
+  uint8_t rows[16] = {kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows};
+};
+static_assert(sizeof(Configuration) == 64);
+constexpr Configuration kConfiguration;
 
 bool cpu_has_tile_products() {
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -36,12 +46,12 @@ bool have_tile_products() {
   return have;
 }
 
-TileProducts::TileProducts() {
+TileRegisters::TileRegisters() {
   _tile_storeconfig(before_);
-  _tile_loadconfig(&kTileConfiguration);
+  _tile_loadconfig(&kConfiguration);
 }
 
-TileProducts::~TileProducts() { _tile_loadconfig(before_); }
+TileRegisters::~TileRegisters() { _tile_loadconfig(before_); }
 
 // Registers 0 to 3 are a block of c, two by two, so that each of a and of b that is loaded, in 4 to 7, serves two
 // products.
@@ -90,8 +100,8 @@ void TileProducts::multiply(int64_t m, int64_t n, int64_t k, const Bf16* a, cons
 namespace trireme::ops {
 
 bool have_tile_products() { return false; }
-TileProducts::TileProducts() : before_{} { std::abort(); }
-TileProducts::~TileProducts() = default;
+TileRegisters::TileRegisters() : before_{} { std::abort(); }
+TileRegisters::~TileRegisters() = default;
 void TileProducts::multiply(int64_t, int64_t, int64_t, const Bf16*, const Bf16*, float*, bool) const {}
 
 }  // namespace trireme::ops

@@ -128,16 +128,16 @@ class Product {
         if (out_is_float_) {
           float* to = static_cast<float*>(out_) + row * out_stride_ + col;
           if (whole && bias_ == nullptr) {
-            products.multiply_in_place(a, b, products_of, to, out_stride_, add, fetch);
+            products.multiply(a, b, products_of, to, out_stride_, add, fetch);
           } else {
             if (add) read_block(to, out_stride_, rows, cols, one);
-            products.multiply(a, b, products_of, one, add, fetch);
+            products.multiply(a, b, products_of, one, kPanel, add, fetch);
             write_block(one, rows, cols, {to, out_stride_, true, last && bias_ != nullptr ? bias_ + col : nullptr});
           }
           continue;
         }
         float* kept = p_.steps > 1 ? sums + (s * p_.block + i * kPanel) : one;
-        products.multiply(a, b, products_of, kept, block > 0, fetch);
+        products.multiply(a, b, products_of, kept, kPanel, block > 0, fetch);
         if (last)
           write_block(kept, rows, cols,
                       {static_cast<Bf16*>(out_) + row * out_stride_ + col, out_stride_, false,
@@ -172,8 +172,11 @@ bool tiled_matmul_applies(const at::Tensor& a, const at::Tensor& b) {
          source_of(a, 0, 1) && source_of(b, 1, 0);
 }
 
-void tiled_matmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias,
-                  bool accumulate) {
+void tiled_matmul(const at::Tensor& out, const at::Tensor& left_operand, const at::Tensor& right_operand,
+                  const at::Tensor& bias, bool accumulate) {
+  // Their memory is read without an operation of LibTorch; by these, who watches reads of a weight sees it before
+  // (parallel/use_observer.h).
+  const at::Tensor a = at::alias(left_operand), b = at::alias(right_operand);
   const auto is_bf16 = [](const at::Tensor& x, int64_t dim) {
     return on_cpu(x) && x.dim() == dim && x.scalar_type() == at::kBFloat16;
   };
