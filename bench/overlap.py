@@ -1,15 +1,15 @@
 """How much communication compute hides when weights and gradients are divided: the time of a step beside what an emulated link makes
 of its exchanges.
 
-usage: overlap.py TRIREME CONFIG [--workers 2] [--steps 6] [--shares 0.5 0.9 1.5] [--set SECTION.KEY=VALUE ...] [--json]
+usage: overlap.py TRIREME CONFIG [--workers 2] [--steps 6] [--shares 0.5 0.9 1.5] [--prefetch 1] [--set SECTION.KEY=VALUE ...] [--json]
 
 First the run is timed as it is: the exchanges through shared memory take next to nothing, so that is compute; a profile of two more steps
 divides it into blocks forward and backward, the head and its loss, and the rest (the update). Its flight record tells what each step moves
 over the shard axis. Then the link of that axis is emulated (comm.emulate.shard.gb_per_s) so that those bytes take each of the shares of
-the compute, with parallel.prefetch = 1 and with 0.
+the compute, with parallel.prefetch as given and with 0.
 
 Foretold is what a schedule without losses would take, by playing it: exchanges use the link one after another in the order in which they
-are posted (each unit gathered under the compute of the one before it, each block's gradients reduced under the compute of the next), and
+are posted (each unit gathered under the compute of those before it, as many as prefetch says; each block's gradients reduced under the compute of the next), and
 compute waits for what it needs. Beside it stands the bound that no schedule can beat, compute or link + the first gather + the last reduce:
 what must be there before the first block, and what is complete only after the last. A tied embedding is both. The schedule is played with
 the compute of each step itself (its time less what it waited), since machines are not equally fast all the time; the ratio is the median
@@ -165,6 +165,7 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 0.9, 1.5])
+    parser.add_argument("--prefetch", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -184,24 +185,24 @@ def main():
         print(f"compute {compute - waited:.3f} s a step (blocks {parts.forward:.3f} forward and {parts.backward:.3f} backward, head {parts.head:.3f}, "
               f"the rest {parts.rest:.3f}), and {waited:.3f} s of waiting for the other workers; {len(moved)} exchanges move {total / 1e6:.1f} MB "
               f"over each link, {sum(exchanges.first) / 1e6:.1f} before the first block and {sum(exchanges.last) / 1e6:.1f} after the last", flush=True)
-        print(f"{'share':>6}{'GB/s':>8}{'moved':>9}{'bound':>9}{'foretold':>10}{'prefetch 1':>12}{'/ foretold':>12}{'prefetch 0':>12}{'hidden':>8}", flush=True)
+        print(f"{'share':>6}{'GB/s':>8}{'moved':>9}{'bound':>9}{'foretold':>10}{f'prefetch {options.prefetch}':>12}{'/ foretold':>12}{'prefetch 0':>12}{'hidden':>8}", flush=True)
         for share in options.shares:
             speed = total / (share * compute) / 1e9
             link = {"comm.emulate.shard.gb_per_s": speed}
-            with_link = run(options, scratch / f"ahead {share}", link)
+            with_link = run(options, scratch / f"ahead {share}", {**link, "parallel.prefetch": options.prefetch})
             ahead, _ = step_time(with_link)
             behind, _ = step_time(run(options, scratch / f"behind {share}", {**link, "parallel.prefetch": 0}))
             edges = ends / speed / 1e9
             bound = max(compute, share * compute - edges) + edges
             # For each step with its own compute: the machine is not as fast in every minute. While the link is waited for, others are too.
-            foretold_of = [max(play(exchanges, parts.scaled_to(whole - exposed), speed * 1e9), whole - exposed + waited)
+            foretold_of = [max(play(exchanges, parts.scaled_to(whole - exposed), speed * 1e9, options.prefetch), whole - exposed + waited)
                            for whole, exposed in steps_of(with_link)]
             foretold = statistics.median(foretold_of)
             ratio = statistics.median(whole / told for (whole, _), told in zip(steps_of(with_link), foretold_of, strict=True))
             # Of what is moved between the edges, the share that costs the step nothing.
             hidden = 1 - max(0, ahead - compute - edges) / max(share * compute - edges, 1e-9)
             rows.append({"share": share, "gb_per_s": speed, "compute_s": compute, "moved_s": share * compute, "bound_s": bound, "foretold_s": foretold,
-                         "prefetch_1_s": ahead, "prefetch_0_s": behind, "ratio_to_foretold": ratio, "hidden": hidden})
+                         "prefetch": options.prefetch, "prefetch_s": ahead, "prefetch_0_s": behind, "ratio_to_foretold": ratio, "hidden": hidden})
             print(f"{share:6.2f}{speed:8.3f}{share * compute:9.3f}{bound:9.3f}{foretold:10.3f}{ahead:12.3f}{ratio:12.3f}{behind:12.3f}{hidden:8.2f}",
                   flush=True)
     if options.json:

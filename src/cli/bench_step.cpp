@@ -109,6 +109,10 @@ void print_memory_json(const std::vector<Row>& rows, const train::StepBench& ben
   json["random_tokens"] = bench.random_tokens;
   for (const Row& row : rows) json["foretold"][row.purpose] = row.foretold;
   for (const Row& row : rows) json["at_peak"][row.purpose] = row.measured;
+  if (const int64_t host = memory::total(bench.tensors.host_at_peak); host > 0) {
+    json["host_at_peak"] = host;
+    json["peak_device"] = bench.tensors.peak_device_bytes;
+  }
   json["peak_allocated"] = bench.tensors.peak_live_bytes;
   json["reserved"] = bench.tensors.system_bytes;
   json["kept_for_backward"] = bench.kept_activation_bytes;
@@ -137,6 +141,10 @@ void print_memory(const Options& options, const std::vector<Row>& rows, const tr
   }
   line("  in all", short_bytes(foretold), short_bytes(measured), difference(foretold, measured));
   const auto value = [&](const char* what, int64_t bytes) { line(what, "", short_bytes(bytes), ""); };
+  if (const int64_t host = memory::total(bench.tensors.host_at_peak); host > 0) {
+    line("  of it in the host's tier", "", short_bytes(host), "");
+    line("  the device's tier, its peak", "", short_bytes(bench.tensors.peak_device_bytes), "");
+  }
   fmt::print("\n");
   value("in blocks", bench.tensors.peak_live_bytes);
   value("blocks, also kept for reuse", bench.tensors.system_bytes);

@@ -103,7 +103,7 @@ struct OptimizerConfig {
   double eps = 1e-8;
   double weight_decay = 0.1;
   bool in_backward = false;
-  Offload offload = Offload::none;  ///< of the moments
+  Offload offload = Offload::none;  ///< of moments, and of master weights apart from those that compute
 };
 
 /// Warm-up, a plateau at optimizer.lr, then decay over the last `decay_steps` before the horizon `steps`.

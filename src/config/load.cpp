@@ -235,6 +235,12 @@ class Loader {
       return tables_.back().size() == 1 ? tables_.back().get("value") : nullptr;  // two: the value held a line break
     };
     toml::node* node = parse(value);
+    const bool whole_number = !value.empty() && value.find_first_not_of("+-_0123456789") == std::string::npos;
+    if (node == nullptr && whole_number && option != nullptr && option->binding.kind == Kind::integer) {
+      faults_.push_back(fmt::format("{} = {} (--set): no integer of 64 bits is as large", key, value));
+      bad_.insert(key);
+      return;
+    }
     const bool other_scalar = node != nullptr && node->is_value() && !node->is_string();
     if (node == nullptr || (text_wanted && other_scalar)) node = parse(quote(value));
     if (node == nullptr) {

@@ -369,10 +369,13 @@ void add_optimizer(std::vector<Option>& table) {
              "skipped.")
           .changeable());
   table.push_back(
-      Option("optimizer.offload", at(&Config::optimizer, &OptimizerConfig::offload),
-             "Where the moments are between updates. none: in memory; disk: in a nameless file in run.offload_dir, "
-             "read and written around the page cache, a piece ahead of the update and a piece behind it. The numbers "
-             "are the same in every bit.")
+      Option(
+          "optimizer.offload", at(&Config::optimizer, &OptimizerConfig::offload),
+          "Where the optimizer's state is between updates: moments, and master weights where train.precision is bf16 "
+          "or fp16. none: where the run computes; host: in the host's memory, where the update is done then (on a "
+          "CPU that is the same memory, counted apart); disk: in a nameless file in run.offload_dir, read and "
+          "written around the page cache, a piece ahead of the update and a piece behind it. The numbers are the "
+          "same in every bit.")
           .changeable());
 }
 

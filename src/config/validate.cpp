@@ -262,15 +262,17 @@ void check_numbers(const Config& config, Checks& checks) {
                   "loss_scale.growth_interval"},
                  "[loss_scale] is given, and train.precision = \"{}\" does not scale the loss; \"fp16\" does",
                  name_of(config.train.precision));
+  checks.require(config.optimizer.offload == Offload::none || config.parallel.quantize_weights == Quantize::none,
+                 {"optimizer.offload", "parallel.quantize_weights"},
+                 "parallel.quantize_weights = \"{}\" sends what it makes of master weights, which optimizer.offload = "
+                 "\"{}\" moves away; \"none\" for either works",
+                 name_of(config.parallel.quantize_weights), name_of(config.optimizer.offload));
   checks.require(
-      config.optimizer.offload != Offload::host, {"optimizer.offload"},
-      "optimizer.offload = \"host\" is not built: with run.device = \"cpu\" moments are in the host's memory "
-      "already; \"none\" and \"disk\" work");
-  checks.require(config.optimizer.offload != Offload::disk || config.run.device == Device::cpu,
-                 {"optimizer.offload", "run.device"},
-                 "optimizer.offload = \"disk\" moves moments between a file and the host's memory, and run.device = "
-                 "\"{}\" has them elsewhere; \"cpu\" works",
-                 name_of(config.run.device));
+      config.optimizer.offload != Offload::disk || config.run.device == Device::cpu,
+      {"optimizer.offload", "run.device"},
+      "optimizer.offload = \"disk\" moves moments between a file and the memory of run.device = \"cpu\", not "
+      "of \"{}\"; \"host\" works",
+      name_of(config.run.device));
   checks.require(
       config.run.offload_dir.empty() || config.optimizer.offload == Offload::disk || offload == Offload::disk,
       {"run.offload_dir"},

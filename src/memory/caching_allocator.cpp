@@ -46,6 +46,7 @@ struct Header {
   uint64_t magic;
   int size_class;  // kLarge: none
   Purpose purpose;
+  Tier tier;
   int64_t bytes;  // asked for
   Header* next;   // in the free list of its class
 };
@@ -76,10 +77,12 @@ class Cache final : public c10::Allocator {
     const std::lock_guard lock(mutex_);
     statistics_.peak_live_bytes = statistics_.live_bytes;
     statistics_.at_peak = statistics_.live;
+    statistics_.host_at_peak = statistics_.host;
+    statistics_.peak_device_bytes = device_bytes_;
   }
   void hold_elsewhere(Purpose purpose, int64_t bytes) {
     const std::lock_guard lock(mutex_);
-    count(purpose, bytes, bytes);
+    count(purpose, Tier::device, bytes, bytes);
   }
 
   int64_t release() {
@@ -132,24 +135,32 @@ class Cache final : public c10::Allocator {
     const std::lock_guard lock(mutex_);
     Header* block = bytes + kHeader < kLargeBlock ? take_small(class_of(bytes + kHeader)) : take_large(bytes);
     block->purpose = current_purpose();
+    block->tier = current_tier();
     block->bytes = static_cast<int64_t>(bytes);
     ++statistics_.allocations;
-    count(block->purpose, block->bytes, size_of(*block));
+    count(block->purpose, block->tier, block->bytes, size_of(*block));
     return reinterpret_cast<char*>(block) + kHeader;
   }
 
   // Called with the lock held, as are those below. `rounded`: what the memory of `bytes` takes.
-  void count(Purpose purpose, int64_t bytes, int64_t rounded) {
+  void count(Purpose purpose, Tier tier, int64_t bytes, int64_t rounded) {
     of(statistics_.live, purpose) += bytes;
+    if (tier == Tier::host) {
+      of(statistics_.host, purpose) += bytes;
+    } else {
+      device_bytes_ += bytes;
+      statistics_.peak_device_bytes = std::max(statistics_.peak_device_bytes, device_bytes_);
+    }
     statistics_.live_bytes += rounded;
     if (statistics_.live_bytes <= statistics_.peak_live_bytes) return;
     statistics_.peak_live_bytes = statistics_.live_bytes;
     statistics_.at_peak = statistics_.live;
+    statistics_.host_at_peak = statistics_.host;
   }
 
   Header* take_large(size_t bytes) {
     auto* block = reinterpret_cast<Header*>(take_from_heap(heap_size(bytes)));
-    *block = {kMagic, kLarge, Purpose::other, 0, nullptr};
+    *block = {kMagic, kLarge, Purpose::other, Tier::device, 0, nullptr};
     return block;
   }
 
@@ -159,13 +170,13 @@ class Cache final : public c10::Allocator {
       char* memory = take_from_heap(kChunk);
       for (size_t i = kChunk / block_bytes; i-- > 0;) {
         auto* block = reinterpret_cast<Header*>(memory + i * block_bytes);
-        *block = {0, index, Purpose::other, 0, free_[index]};
+        *block = {0, index, Purpose::other, Tier::device, 0, free_[index]};
         free_[index] = block;
       }
     }
     Header* block = free_[index];
     free_[index] = block->next;
-    *block = {kMagic, index, Purpose::other, 0, nullptr};
+    *block = {kMagic, index, Purpose::other, Tier::device, 0, nullptr};
     return block;
   }
 
@@ -212,7 +223,7 @@ class Cache final : public c10::Allocator {
       std::abort();
     }
     block->magic = 0;  // freed twice, it is found out until it is handed out again
-    cache.count(block->purpose, -block->bytes, -size_of(*block));
+    cache.count(block->purpose, block->tier, -block->bytes, -size_of(*block));
     if (block->size_class == kLarge) {
       cache.heap_.give(reinterpret_cast<char*>(block), heap_size(static_cast<size_t>(block->bytes)));
     } else {
@@ -226,6 +237,7 @@ class Cache final : public c10::Allocator {
   std::array<Header*, kSmallClasses> free_{};
   Extents heap_;
   AllocatorStatistics statistics_;
+  int64_t device_bytes_ = 0;  // what is of Tier::device now
 };
 
 bool installed = false;

@@ -24,13 +24,16 @@
 namespace trireme::memory {
 
 struct AllocatorStatistics {
-  int64_t live_bytes = 0;       ///< handed out now, rounded, and what is held elsewhere
-  int64_t peak_live_bytes = 0;  ///< highest live_bytes since the start or reset_peak()
-  int64_t system_bytes = 0;     ///< taken from the system: live and cached
-  int64_t system_calls = 0;     ///< how often the system was asked for memory
-  int64_t allocations = 0;      ///< how often a block was handed out
-  PurposeBytes live{};          ///< live_bytes by purpose, as asked for: not rounded
-  PurposeBytes at_peak{};       ///< `live` at the moment of peak_live_bytes
+  int64_t live_bytes = 0;         ///< handed out now, rounded, and what is held elsewhere
+  int64_t peak_live_bytes = 0;    ///< highest live_bytes since the start or reset_peak()
+  int64_t system_bytes = 0;       ///< taken from the system: live and cached
+  int64_t system_calls = 0;       ///< how often the system was asked for memory
+  int64_t allocations = 0;        ///< how often a block was handed out
+  PurposeBytes live{};            ///< live_bytes by purpose, as asked for: not rounded
+  PurposeBytes at_peak{};         ///< `live` at the moment of peak_live_bytes
+  PurposeBytes host{};            ///< what of `live` is of Tier::host
+  PurposeBytes host_at_peak{};    ///< likewise of `at_peak`
+  int64_t peak_device_bytes = 0;  ///< highest sum of what is of Tier::device, as asked for
 };
 
 /// The machine, or a limit of this process (ulimit -v), has no more memory. The message says how much was asked for and

@@ -13,6 +13,7 @@ constexpr const char* kNames[] = {"weights",     "master weights", "gradients", 
 static_assert(std::size(kNames) == kPurposes);
 
 constinit thread_local Purpose current = Purpose::other;
+constinit thread_local Tier tier_now = Tier::device;
 
 }  // namespace
 
@@ -39,5 +40,10 @@ Purpose current_purpose() { return current; }
 
 PurposeScope::PurposeScope(Purpose purpose) : before_(current) { current = purpose; }
 PurposeScope::~PurposeScope() { current = before_; }
+
+Tier current_tier() { return tier_now; }
+
+TierScope::TierScope(Tier tier) : before_(tier_now) { tier_now = tier; }
+TierScope::~TierScope() { tier_now = before_; }
 
 }  // namespace trireme::memory

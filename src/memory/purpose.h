@@ -35,6 +35,28 @@ std::string in_mebibytes(int64_t bytes);
 /// "1239.0 MiB: moments 228.0 MiB, weights 57.1 MiB": the largest first, those without bytes left out.
 std::string to_text(const PurposeBytes& bytes);
 
+/// Whose memory bytes are. What a run offloads to the host is counted there on a CPU too, which has one memory: so the
+/// numbers are those that a device would see.
+enum class Tier : uint8_t {
+  device,  ///< where the run computes
+  host,    ///< what waits in the host's memory, and what moves through it
+};
+
+/// Of the tensors that this thread makes now; Tier::device unless a TierScope says otherwise.
+Tier current_tier();
+
+/// Likewise for the tier.
+class [[nodiscard]] TierScope {
+ public:
+  explicit TierScope(Tier tier);
+  ~TierScope();
+  TierScope(const TierScope&) = delete;
+  TierScope& operator=(const TierScope&) = delete;
+
+ private:
+  Tier before_;
+};
+
 /// Of the tensors that this thread makes now; Purpose::other unless a PurposeScope says otherwise.
 Purpose current_purpose();
 

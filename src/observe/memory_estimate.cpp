@@ -9,7 +9,7 @@
 #include "describe/architecture.h"
 #include "describe/kept_activations.h"
 #include "describe/matmul_plan.h"
-#include "describe/moment_pieces.h"
+#include "describe/offload_pieces.h"
 #include "observe/format.h"
 #include "ops/tile_product.h"
 
@@ -86,6 +86,15 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
   const auto per_parameter = [&](const char* purpose, int64_t bytes) {
     items.push_back({purpose, all * bytes / ranks, fmt::format("{} bytes a parameter{}", bytes, among)});
   };
+  // What optimizer.offload moves.
+  const auto state = [&](const char* purpose, int64_t bytes) {
+    per_parameter(purpose, bytes);
+    MemoryItem& item = items.back();
+    if (options.state == config::Offload::host) item.how += ", in the host's tier";
+    if (options.state != config::Offload::disk) return;
+    item.how = fmt::format("{} on disk: {}", short_bytes(item.bytes), item.how);
+    item.bytes = 0;
+  };
   const auto units = [&](int64_t blocks) {
     return fmt::format("of {} and of the ends", blocks == 1 ? "one block" : fmt::format("{} blocks", blocks));
   };
@@ -109,7 +118,16 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
                      fmt::format("{} bytes a parameter{}", sizes.weight,
                                  sharing == 1 ? "" : fmt::format(", once for {} workers", sharing))});
   }
-  if (gathers || sizes.weight != sizes.compute) per_parameter("master weights", sizes.compute);
+  const bool masters_move = options.state != config::Offload::none && sizes.weight != sizes.compute;
+  if (masters_move && gathers) {
+    items.back().bytes += all * sizes.weight / ranks;
+    items.back().how += fmt::format(", and {} a parameter to gather from{}", sizes.weight, among);
+  }
+  if (masters_move) {
+    state("master weights", sizes.compute);
+  } else if (gathers || sizes.weight != sizes.compute) {
+    per_parameter("master weights", sizes.compute);
+  }
   const int64_t gradient = options.narrow_gradients ? sizes.weight : sizes.compute;
   const bool at_once = shard >= Shard::gradients && options.reduce_every_micro_batch;
   const bool rounds = shard != Shard::none && options.quantize_gradients != config::Quantize::none;
@@ -136,11 +154,15 @@ void add_parameters(std::vector<MemoryItem>& items, const describe::ModelShape& 
     if (options.replicas > 1) items.back().bytes += all * sizes.compute / ranks;
     items.back().how += ", and what rounding loses of them";
   }
-  if (options.moments_on_disk)
-    items.push_back({"moments", describe::kMomentPieces * 2 * describe::kMomentPieceElements * sizes.compute,
-                     fmt::format("pieces on their way; {} on disk", short_bytes(all * 2 * sizes.compute / ranks))});
-  else
-    per_parameter("moments", 2 * sizes.compute);
+  state("moments", 2 * sizes.compute);
+  if (options.state != config::Offload::none) {
+    // A piece of gradients, and of weights or masters, as they come and go; or pieces that are read and written.
+    const int64_t element = options.state == config::Offload::host
+                                ? gradient + sizes.weight
+                                : describe::kDiskPieces * (masters_move ? 3 : 2) * sizes.compute;
+    items.back().bytes += describe::kOffloadPieceElements * element;
+    items.back().how += ", and pieces on their way";
+  }
   if (shard != Shard::none) add_messages(items, unit, options, blocks);
   if (options.frozen)
     for (MemoryItem& item : items)
@@ -263,7 +285,7 @@ std::vector<MemoryItem> estimate_memory(const config::Config& config, int64_t th
                                         .replicas = copies(config.parallel),
                                         .reduce_every_micro_batch = config.parallel.reduce_every_micro_batch,
                                         .update_in_backward = config.optimizer.in_backward,
-                                        .moments_on_disk = config.optimizer.offload == config::Offload::disk,
+                                        .state = config.optimizer.offload,
                                         .narrow_gradients = config.train.gradient_dtype == "bf16",
                                         .product_threads = product_threads(config, threads),
                                         .tree_micro_batches = tree_micro_batches(config)});

@@ -45,11 +45,11 @@ struct MemoryOptions {
   bool error_feedback = false;
   int64_t replicas = 1;  ///< copies of what is divided
   bool reduce_every_micro_batch = true;
-  bool update_in_backward = false;  ///< optimizer.in_backward
-  bool moments_on_disk = false;     ///< optimizer.offload
-  bool narrow_gradients = false;    ///< in the type that computes
-  int64_t product_threads = 0;      ///< of our own products of bf16 (ops/tiled_matmul.h); 0: a library makes them
-  int64_t tree_micro_batches = 1;   ///< of a rank, with run.reproducible = "any_workers"; 1 without
+  bool update_in_backward = false;                ///< optimizer.in_backward
+  config::Offload state = config::Offload::none;  ///< optimizer.offload
+  bool narrow_gradients = false;                  ///< in the type that computes
+  int64_t product_threads = 0;     ///< of our own products of bf16 (ops/tiled_matmul.h); 0: a library makes them
+  int64_t tree_micro_batches = 1;  ///< of a rank, with run.reproducible = "any_workers"; 1 without
 };
 
 /// At the step's fullest moment. Purposes: weights, master weights (bf16 and fp16), gradients, moments, moving average,

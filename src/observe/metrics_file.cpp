@@ -63,6 +63,11 @@ std::string to_json_line(const StepRecord& record) {
     memory["kept_for_backward"] = record.memory->kept_for_backward;
     Json& at_peak = memory["at_peak"] = Json::object();
     for (const auto& [purpose, bytes] : record.memory->at_peak) at_peak[purpose] = bytes;
+    if (!record.memory->host_at_peak.empty()) {
+      memory["peak_device"] = record.memory->peak_device;
+      Json& host = memory["host_at_peak"] = Json::object();
+      for (const auto& [purpose, bytes] : record.memory->host_at_peak) host[purpose] = bytes;
+    }
   }
   if (!record.layer_grad_norms.empty()) {
     Json& norms = json["layer_grad_norms"] = Json::object();

@@ -13,11 +13,13 @@ namespace trireme::observe {
 
 /// What tensors hold on rank 0, in bytes. Counted by the caching allocator; the peak is of the interval.
 struct TensorMemory {
-  int64_t allocated = 0;                                 ///< when the step had ended, in blocks
-  int64_t reserved = 0;                                  ///< taken from the system: allocated, and kept for reuse
-  int64_t peak_allocated = 0;                            ///< the most at one moment
-  int64_t kept_for_backward = 0;                         ///< by the forward pass of one micro-batch
-  std::vector<std::pair<std::string, int64_t>> at_peak;  ///< by purpose at the moment of the peak, as asked for
+  int64_t allocated = 0;                                      ///< when the step had ended, in blocks
+  int64_t reserved = 0;                                       ///< taken from the system: allocated, and kept for reuse
+  int64_t peak_allocated = 0;                                 ///< the most at one moment
+  int64_t kept_for_backward = 0;                              ///< by the forward pass of one micro-batch
+  std::vector<std::pair<std::string, int64_t>> at_peak;       ///< by purpose at the moment of the peak, as asked for
+  std::vector<std::pair<std::string, int64_t>> host_at_peak;  ///< what of that is in the host's tier
+  int64_t peak_device = 0;  ///< the most at one moment of what is not in the host's tier, as asked for
 };
 
 /// One training step, or the interval of `metrics.interval` steps that ends with it: rates and times are then means

@@ -175,6 +175,8 @@ void TensorBoardFile::append(const StepRecord& record) {
     values.push_back({"memory/allocated", static_cast<double>(record.memory->allocated)});
     values.push_back({"memory/reserved", static_cast<double>(record.memory->reserved)});
     values.push_back({"memory/peak_allocated", static_cast<double>(record.memory->peak_allocated)});
+    if (!record.memory->host_at_peak.empty())
+      values.push_back({"memory/peak_device", static_cast<double>(record.memory->peak_device)});
     for (const auto& [purpose, bytes] : record.memory->at_peak)
       values.push_back({tags.emplace_back("memory_at_peak/" + purpose), static_cast<double>(bytes)});
   }

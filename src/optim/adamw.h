@@ -1,24 +1,24 @@
 // AdamW over the parameters of a model: master weights, moments, and the copy that computes.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "config/config.h"
+#include "memory/file_tensors.h"
 #include "nn/parameter.h"
-#include "optim/moment_file.h"
+#include "optim/offloaded_state.h"
 
 namespace trireme::optim {
 
 class Adamw {
  public:
-  /// Moments start at zero, in the compute type, on the parameters' device; with config.offload in a file in
-  /// `offload_folder`.
+  /// Moments start at zero, in the compute type, on the parameters' device; with config.offload in the host's memory,
+  /// or in `file`, which must outlive this. Masters are where the parameters have them.
   Adamw(std::vector<nn::Parameter*> parameters, const config::OptimizerConfig& config,
-        const std::filesystem::path& offload_folder = {});
+        memory::FileTensors* file = nullptr);
 
   /// One update of all parameters from their gradients times `gradient_scale`. Logical tensors without `decay` are not
   /// decayed.
@@ -35,20 +35,19 @@ class Adamw {
   /// In parameters().
   size_t index_of(const nn::Parameter* parameter) const { return index_.at(parameter); }
   /// Of each of parameters(); between updates.
-  const std::vector<Moments>& moments() const { return file_ ? file_->moments() : moments_; }
-  /// Moments that are kept on disk leave memory again, after moments() was read or written.
+  const std::vector<Moments>& moments() const { return offloaded_ ? offloaded_->moments() : moments_; }
+  /// What is on disk leaves memory again, after moments or masters were read or written there.
   void settle() const {
-    if (file_) file_->settle();
+    if (file_ != nullptr) file_->settle();
   }
-  /// Where the moments are on disk; null: in memory.
-  const MomentFile* moment_file() const { return file_.get(); }
 
  private:
-  void update_elements(const nn::Parameter& parameter, int64_t first, int64_t count, const Moments& moments);
+  void update_elements(const nn::Parameter& parameter, int64_t first, int64_t count, const Operands& operands);
 
   std::vector<nn::Parameter*> parameters_;
   std::vector<Moments> moments_;
-  std::unique_ptr<MomentFile> file_;
+  memory::FileTensors* file_;  // null: nothing is on disk
+  std::unique_ptr<OffloadedState> offloaded_;
   config::OptimizerConfig config_;
   std::unordered_map<const nn::Parameter*, size_t> index_;  // in parameters_
   int64_t updates_ = 0;

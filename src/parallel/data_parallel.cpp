@@ -34,13 +34,15 @@ DataParallel::DataParallel(models::Model& model, comm::Communicator& shards, com
                 "a second shard, or weights that travel quantised, where weights are not gathered");
   TRIREME_CHECK(options.level != Level::none || !options.quantized_gradients,
                 "gradients that travel quantised to the ranks that divide a copy, and nothing is divided");
+  TRIREME_CHECK(!options.quantized_weights || !options.master_memory,
+                "what is gathered quantised is made of master weights, and those are elsewhere");
   if (options.second_shard_ranks > 0) neighbours_ = neighbours_in(shards, options.second_shard_ranks);
   if (options.level == Level::parameters)
-    weights_ = make_gathered_weights(
-        units_, shards, device,
-        {options.prefetch, options.reshard_after_forward, neighbours_.get(), options.quantized_weights});
+    weights_ = make_gathered_weights(units_, shards, device,
+                                     {options.prefetch, options.reshard_after_forward, neighbours_.get(),
+                                      options.quantized_weights, options.master_memory});
   else
-    weights_ = make_resident_weights(units_, shards, device);
+    weights_ = make_resident_weights(units_, shards, device, options.master_memory);
   const bool at_once = options.level >= Level::gradients && options.reduce_every_micro_batch && !options.use_at_once;
   for (const nn::Unit& unit : model.units()) {
     nn::Unit trainable{unit.name, {}};

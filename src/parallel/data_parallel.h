@@ -51,6 +51,10 @@ struct DataParallelOptions {
   /// Sums go in one tree over the micro-batches of all ranks, so that their number changes no bit. Numbers of ranks and
   /// of micro-batches are powers of two, and micro_batch_order() says who computes which.
   bool tree = false;
+  /// Where zeros for master weights come from, where the weights that compute are another tensor: memory that is not
+  /// the device's. Empty: beside the rest. With level parameters gathers are then of a copy of the shard in the type
+  /// that computes, not of the masters.
+  std::function<at::Tensor(at::IntArrayRef sizes, at::ScalarType dtype)> master_memory{};
   bool narrow_gradients = false;  ///< in the type that computes, bf16, in place of fp32
   /// Gradients are there for one unit at a time, and are used at once: see begin_step(). Steps have one micro-batch.
   bool use_at_once = false;

@@ -98,7 +98,13 @@ class GatheredWeights final : public Weights {
     ++version_;
     for (State& state : states_) finish(state);
   }
-  void refresh() override { publish(); }
+  void refresh() override {
+    const at::NoGradGuard no_grad;
+    for (State& state : states_)
+      for (size_t i = 0; i < state.memory.copies.size(); ++i)
+        if (state.memory.copies[i].defined()) state.memory.copies[i].copy_(state.memory.masters[i]);
+    publish();
+  }
 
   void substitute(std::span<const at::Tensor> sources) override {
     size_t next = 0;
@@ -109,7 +115,7 @@ class GatheredWeights final : public Weights {
     publish();
   }
   void restore() override {
-    for (State& state : states_) state.sources = state.memory.masters;
+    for (State& state : states_) state.sources = own_sources(state);
     publish();
   }
 
@@ -144,9 +150,9 @@ class GatheredWeights final : public Weights {
   struct State {
     std::unique_ptr<MovableTensor> flat;
     Memory memory;
-    SharedTensor master;
+    SharedTensor held;                // the masters, or what follows them
     std::vector<at::Tensor> targets;  // the values, apart from autograd: what it has kept of them stays valid
-    std::vector<at::Tensor> sources;  // what is gathered: the masters, or what stands for them
+    std::vector<at::Tensor> sources;  // what is gathered: the copies or masters, or what stands for them
     size_t place = 0;
     uint64_t version = 0;  // of the weights that were gathered last; 0: none
     bool pending = false;  // posted, not waited for
@@ -187,6 +193,11 @@ class GatheredWeights final : public Weights {
     }
   }
 
+  static const std::vector<at::Tensor>& own_sources(const State& state) {
+    const Memory& memory = state.memory;
+    return !memory.copies.empty() && memory.copies.front().defined() ? memory.copies : memory.masters;
+  }
+
   void make_state(size_t index, at::Device device) {
     const Unit& unit = units_[index];
     const at::ScalarType dtype = unit.parameters.front()->dtype();
@@ -194,14 +205,25 @@ class GatheredWeights final : public Weights {
     state.place = place_of_[index];
     state.flat = std::make_unique<MovableTensor>(unit.elements, dtype, device);
     state.flat->move_to(forbidden_->data());
-    // In the memory that ranks share, a rank that waits casts for one that still computes.
-    state.master = SharedTensor(shards_, "master weights/" + unit.name, unit.held, ops::compute_type(dtype), device,
-                                memory::Purpose::master_weights, comm::Sharing::each);
+    // What is gathered is in the memory that ranks share: a rank that waits casts for one that still computes.
+    const auto held = [&](const char* what, at::ScalarType type, memory::Purpose purpose) {
+      state.held = SharedTensor(shards_, std::string(what) + "/" + unit.name, unit.held, type, device, purpose,
+                                comm::Sharing::each);
+      return unit.shards(state.held.tensor());
+    };
     state.memory.values = unit.whole(state.flat->tensor());
     for (const at::Tensor& value : state.memory.values) state.targets.push_back(value.variable_data());
-    state.memory.masters = unit.shards(state.master.tensor());
-    state.memory.copies.resize(unit.parameters.size());
-    state.sources = state.memory.masters;
+    const at::ScalarType statistics = ops::compute_type(dtype);
+    if (options_.master_memory && dtype != statistics) {
+      const memory::PurposeScope scope(memory::Purpose::master_weights);
+      state.memory.masters =
+          unit.shards([&](at::IntArrayRef sizes) { return options_.master_memory(sizes, statistics); });
+      state.memory.copies = held("weights", dtype, memory::Purpose::weights);
+    } else {
+      state.memory.masters = held("master weights", statistics, memory::Purpose::master_weights);
+      state.memory.copies.resize(unit.parameters.size());
+    }
+    state.sources = own_sources(state);
     if (options_.quantized)
       state.quantized.emplace(shards_, QuantizedParts::of_unit(*options_.quantized, unit, shards_.size()));
     if (options_.neighbours != nullptr && unit.block >= 0) {  // others keep their places

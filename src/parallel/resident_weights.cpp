@@ -12,7 +12,9 @@ namespace {
 
 class ResidentWeights final : public Weights {
  public:
-  ResidentWeights(std::span<const Unit> units, comm::Communicator& shards, at::Device device) : shards_(shards) {
+  ResidentWeights(std::span<const Unit> units, comm::Communicator& shards, at::Device device,
+                  const MasterMemory& master_memory)
+      : shards_(shards) {
     for (const Unit& unit : units) {
       State state;
       state.unit = &unit;
@@ -27,8 +29,11 @@ class ResidentWeights final : public Weights {
         state.memory.copies.resize(own.size());
       } else {
         const memory::PurposeScope scope(memory::Purpose::master_weights);
-        state.master = at::zeros({unit.held}, at::TensorOptions(statistics).device(device));
-        state.memory.masters = unit.shards(state.master);
+        if (master_memory) {
+          state.memory.masters = unit.shards([&](at::IntArrayRef sizes) { return master_memory(sizes, statistics); });
+        } else {
+          state.memory.masters = unit.shards(at::zeros({unit.held}, at::TensorOptions(statistics).device(device)));
+        }
         state.memory.copies = own;
       }
       state.own = own;
@@ -93,7 +98,6 @@ class ResidentWeights final : public Weights {
   struct State {
     const Unit* unit = nullptr;
     SharedTensor flat;
-    at::Tensor master;
     Memory memory;
     std::vector<at::Tensor> own;  // rows of the values that this rank writes
     comm::Work gather;
@@ -144,8 +148,8 @@ class ResidentWeights final : public Weights {
 }  // namespace
 
 std::unique_ptr<Weights> make_resident_weights(std::span<const Unit> units, comm::Communicator& shards,
-                                               at::Device device) {
-  return std::make_unique<ResidentWeights>(units, shards, device);
+                                               at::Device device, const MasterMemory& master_memory) {
+  return std::make_unique<ResidentWeights>(units, shards, device, master_memory);
 }
 
 }  // namespace trireme::parallel

@@ -64,6 +64,16 @@ std::vector<at::Tensor> Unit::shards(const at::Tensor& flat) const {
   return result;
 }
 
+std::vector<at::Tensor> Unit::shards(const std::function<at::Tensor(at::IntArrayRef)>& memory) const {
+  std::vector<at::Tensor> result;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    std::vector<int64_t> shape = parameters[i]->shape();
+    shape[0] = rows[i].size();
+    result.push_back(memory(shape));
+  }
+  return result;
+}
+
 std::vector<at::Tensor> Unit::own_rows(const std::vector<at::Tensor>& whole) const {
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < whole.size(); ++i) result.push_back(whole[i].narrow(0, rows[i].begin, rows[i].size()));

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -45,6 +46,8 @@ struct Unit {
   /// The parameters in a memory of `elements`, and what this rank holds in one of `held`.
   std::vector<at::Tensor> whole(const at::Tensor& flat) const;
   std::vector<at::Tensor> shards(const at::Tensor& flat) const;
+  /// What this rank holds, each in a memory of its own, which `memory` makes of a shape.
+  std::vector<at::Tensor> shards(const std::function<at::Tensor(at::IntArrayRef)>& memory) const;
   /// What this rank holds of whole parameters.
   std::vector<at::Tensor> own_rows(const std::vector<at::Tensor>& whole) const;
 };

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,14 +47,18 @@ class Weights : public models::PassObserver {
   double waited_seconds_ = 0;
 };
 
+/// Zeros for master weights; empty: beside the rest. See DataParallelOptions.
+using MasterMemory = std::function<at::Tensor(at::IntArrayRef sizes, at::ScalarType dtype)>;
+
 std::unique_ptr<Weights> make_resident_weights(std::span<const Unit> units, comm::Communicator& shards,
-                                               at::Device device);
+                                               at::Device device, const MasterMemory& master_memory = {});
 
 struct GatherOptions {
   int64_t prefetch = 1;                      ///< units that are gathered ahead of their use
   bool reshard_after_forward = true;         ///< whether blocks give their memory to others; otherwise each has its own
   comm::Communicator* neighbours = nullptr;  ///< that keep a second shard, some of the shard axis; null: nobody
   std::optional<ops::QuantizedFormat> quantized{};  ///< in which weights travel over the shard axis
+  MasterMemory master_memory{};
 };
 std::unique_ptr<Weights> make_gathered_weights(std::span<const Unit> units, comm::Communicator& shards,
                                                at::Device device, const GatherOptions& options);

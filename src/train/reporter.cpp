@@ -28,11 +28,18 @@ observe::Console make_console(const Session& session, int64_t last_step, int pro
 observe::TensorMemory tensor_memory(const StepResult& result) {
   const memory::AllocatorStatistics now = memory::allocator_statistics();
   memory::reset_peak();
-  observe::TensorMemory memory{now.live_bytes, now.system_bytes, now.peak_live_bytes, result.kept_activation_bytes, {}};
+  observe::TensorMemory memory;
+  memory.allocated = now.live_bytes;
+  memory.reserved = now.system_bytes;
+  memory.peak_allocated = now.peak_live_bytes;
+  memory.kept_for_backward = result.kept_activation_bytes;
+  memory.peak_device = now.peak_device_bytes;
   for (int i = 0; i < memory::kPurposes; ++i) {
     const auto purpose = static_cast<memory::Purpose>(i);
     if (const int64_t bytes = memory::of(now.at_peak, purpose); bytes > 0)
       memory.at_peak.emplace_back(memory::name_of(purpose), bytes);
+    if (const int64_t bytes = memory::of(now.host_at_peak, purpose); bytes > 0)
+      memory.host_at_peak.emplace_back(memory::name_of(purpose), bytes);
   }
   return memory;
 }

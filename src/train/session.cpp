@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "config/batch_ramp.h"
+#include "memory/purpose.h"
 
 namespace trireme::train {
 namespace {
@@ -16,7 +17,24 @@ std::string in_config(const config::NamedPath& set) {
                           : fmt::format("{} of eval.sets", config::to_text(set));
 }
 
-parallel::DataParallelOptions data_parallel_options(const config::Config& config) {
+// Zeros for master weights that are offloaded.
+std::function<at::Tensor(at::IntArrayRef, at::ScalarType)> master_memory(const config::Config& config,
+                                                                         memory::FileTensors* file) {
+  switch (config.optimizer.offload) {
+    case config::Offload::none:
+      return {};
+    case config::Offload::host:
+      return [](at::IntArrayRef sizes, at::ScalarType dtype) {
+        const memory::TierScope host(memory::Tier::host);
+        return at::zeros(sizes, dtype);
+      };
+    case config::Offload::disk:
+      return [file](at::IntArrayRef sizes, at::ScalarType dtype) { return file->zeros(sizes, dtype); };
+  }
+  throw_internal("offload {}", static_cast<int>(config.optimizer.offload));
+}
+
+parallel::DataParallelOptions data_parallel_options(const config::Config& config, memory::FileTensors* state_file) {
   const config::ParallelConfig& parallel = config.parallel;
   static_assert(static_cast<int>(parallel::Level::parameters) == static_cast<int>(config::Shard::parameters));
   // Divided by one, nothing is: the weights would only be there twice.
@@ -35,6 +53,7 @@ parallel::DataParallelOptions data_parallel_options(const config::Config& config
           .error_feedback = parallel.quantize_error_feedback,
           .reduce_every_micro_batch = parallel.reduce_every_micro_batch,
           .tree = config.run.reproducible == config::Reproducible::any_workers,
+          .master_memory = master_memory(config, state_file),
           .narrow_gradients = config.train.gradient_dtype == "bf16",
           .use_at_once = config.optimizer.in_backward};
 }
@@ -141,14 +160,17 @@ std::unique_ptr<Session> make_session(const config::Config& config, int64_t accu
   open_data(s);
   s.model = models::make_model(config.model, activation_type(config.train.precision));
   s.model->freeze(config.train.frozen);
-  s.data_parallel = std::make_unique<parallel::DataParallel>(*s.model, s.mesh->axis("shard"), s.mesh->axis("replicate"),
-                                                             s.device, data_parallel_options(config));
-  s.optimizer =
-      std::make_unique<optim::Adamw>(s.model->trainable_parameters(), config.optimizer, offload_folder(config));
-  const optim::MomentFile* file = s.optimizer->moment_file();
-  if (file != nullptr && !file->direct() && s.first_rank())
+  if (config.optimizer.offload == config::Offload::disk)
+    s.state_file = std::make_unique<memory::FileTensors>(offload_folder(config), "the optimizer's state",
+                                                         "optimizer.offload = \"disk\"");
+  s.data_parallel =
+      std::make_unique<parallel::DataParallel>(*s.model, s.mesh->axis("shard"), s.mesh->axis("replicate"), s.device,
+                                               data_parallel_options(config, s.state_file.get()));
+  s.optimizer = std::make_unique<optim::Adamw>(s.model->trainable_parameters(), config.optimizer, s.state_file.get());
+  if (s.state_file != nullptr && !s.state_file->direct() && s.first_rank())
     log::warning(
-        "the file system of {} (run.offload_dir) does not read and write past the page cache: moments pass through it, "
+        "the file system of {} (run.offload_dir) does not read and write past the page cache: the optimizer's state "
+        "passes through it, "
         "and where it is memory itself (tmpfs) nothing is gained",
         offload_folder(config).string());
   if (config.train.activation_offload == config::Offload::host) s.offload = std::make_shared<nn::ActivationStore>();

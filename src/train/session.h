@@ -41,7 +41,8 @@ struct Session {
   std::shared_ptr<comm::Mesh> mesh;
   std::shared_ptr<const data::Dataset> dataset;
   std::vector<HeldOut> held_out;
-  std::vector<ChoiceSuite> choices;  ///< eval.choices
+  std::vector<ChoiceSuite> choices;                 ///< eval.choices
+  std::unique_ptr<memory::FileTensors> state_file;  ///< optimizer.offload = "disk"; null: none. Outlives what is in it
   std::unique_ptr<models::Model> model;
   std::unique_ptr<parallel::DataParallel> data_parallel;
   std::unique_ptr<optim::Adamw> optimizer;

@@ -8,6 +8,7 @@
 namespace trireme::config {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 Config with(int64_t micro, int64_t global, int64_t data = -1) {
@@ -116,6 +117,22 @@ TEST(World, WhatIsQuantizedNeedsRanksThatDivideACopy) {
     ADD_FAILURE() << "not refused";
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), HasSubstr("parallel.shard_size = 1 leaves one rank; -1, or another divisor of 4, works"));
+  }
+}
+
+TEST(World, TellsAllFaultsAtOnce) {
+  Config config = with(4, 36, -1);
+  config.parallel.shard = Shard::parameters;
+  config.parallel.shard_size = 3;
+  config.batch_ramp.start = 4;
+  config.batch_ramp.increment = 12;
+  try {
+    resolve_world(config, 8);
+    ADD_FAILURE() << "no error";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.faults(),
+                ElementsAre(HasSubstr("parallel.shard_size = 3"), HasSubstr("train.global_batch_size = 36"),
+                            HasSubstr("batch_ramp.start = 4"), HasSubstr("batch_ramp.increment = 12")));
   }
 }
 

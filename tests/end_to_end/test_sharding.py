@@ -199,6 +199,33 @@ class ShardingTest(EndToEnd):
                     for purpose, bytes_expected in zip(("weights", "master weights", "gradients", "moments"), expected):
                         self.assertAlmostEqual(told[purpose] / bytes_expected, 1, delta=0.03, msg=f"{purpose}: {told}")
 
+    def test_memory_of_tiers(self):
+        """With the optimizer's state on the host or on disk, the device has none of it but pieces, and the report says so."""
+        state, piece = 12, 1 << 20  # bytes of a parameter's masters and moments; elements
+        shape = {"model.hidden": 256, "model.ffn": 1024, "model.layers": 8, "model.vocab": 515, "model.heads": 4, "model.kv_heads": 4,
+                 "train.micro_batch_size": 3, "train.seq_len": 16, "train.steps": 3, "lr_schedule.steps": 3, "lr_schedule.warmup_steps": 1}
+        total = 8 * (4 * 256 * 256 + 3 * 256 * 1024 + 2 * 256) + 515 * 256 + 256
+        for level, workers in [("none", 1), ("parameters", 2)]:
+            with self.subTest(level):
+                runs, told = {}, {}
+                for place in ("none", "host", "disk"):
+                    run = self.new_run(f"{place} {level}")
+                    result = self.train(run, workers, {**BASE, **shape, "parallel.shard": level, "optimizer.offload": place})
+                    self.assertEqual(result.code, 0, result)
+                    runs[place], told[place] = run.steps()[-1]["memory"], result.out
+                held = total // workers
+                host = runs["host"]["host_at_peak"]
+                self.assertEqual(list(host), ["master weights", "moments"])
+                self.assertAlmostEqual(sum(host.values()), state * held + piece * 6, delta=0.01 * state * held)
+                self.assertNotIn("host_at_peak", runs["none"])
+                copy = 2 * held if level == "parameters" else 0  # of the shard, to gather from
+                for place, pieces in (("host", 0), ("disk", piece * 4 * 3 * 3)):
+                    memory = runs[place]
+                    device = memory["peak_device"] if place == "host" else sum(memory["at_peak"].values())
+                    self.assertAlmostEqual(device, sum(runs["none"]["at_peak"].values()) - state * held + copy + pieces, delta=0.02 * state * held)
+                self.assertRegex(told["host"], r"master weights +\S+ MiB +4 bytes a parameter.*, in the host's tier")
+                self.assertRegex(told["disk"], r"master weights +0 B +.* on disk: 4 bytes a parameter")
+
     def test_updates_in_backward(self):
         """The same bits as updates after it, at every level and with copies of shards; and what does not go with it."""
         settings = {"train.precision": "bf16", "optimizer.in_backward": "true"}
@@ -227,28 +254,30 @@ class ShardingTest(EndToEnd):
                                                    "parallel.shard": "parameters", "lr_schedule.warmup_steps": 0}),
                             "is not finite in step 2, and with optimizer.in_backward = true", "step-00000001", "optimizer.in_backward = false")
 
-    def test_moments_on_disk(self):
+    def test_state_elsewhere(self):
         """The same bits as in memory; a run goes on either way; nothing stays in the folder."""
         settings = {"train.micro_batch_size": 3, "train.precision": "bf16", "train.clip_grad_norm": 1, "train.ema_decay": 0.9}
         folder = self.new_folder("offload")
-        disk = {"optimizer.offload": "disk", "run.offload_dir": folder}
-        for level, workers, more in [("none", 1, {}), ("optimizer", 2, {}),
+        disk, host = {"optimizer.offload": "disk", "run.offload_dir": folder}, {"optimizer.offload": "host"}
+        for level, workers, more in [("none", 1, {}), ("optimizer", 2, {}), ("parameters", 2, {"train.precision": "fp32"}),
                                      ("parameters", 4, {"parallel.shard_size": 2, "optimizer.in_backward": "true", "train.clip_grad_norm": 0})]:
             with self.subTest(level):
                 expected = self.sharded(f"memory {level}", level, workers, {**settings, **more})
-                run = self.sharded(f"disk {level}", level, workers, {**settings, **more, **disk})
-                self.assertEqual(self.digest(run), self.digest(expected))
-                self.assertEqual(run.values("loss", "grad_norm"), expected.values("loss", "grad_norm"))
-                self.assertEqual(list(folder.iterdir()), [])
-        # From disk to memory and back, at another level.
+                for place, offload in [("disk", disk), ("host", host)]:
+                    run = self.sharded(f"{place} {level} {workers}", level, workers, {**settings, **more, **offload})
+                    self.assertEqual(self.digest(run), self.digest(expected))
+                    self.assertEqual(run.values("loss", "grad_norm"), expected.values("loss", "grad_norm"))
+                    self.assertEqual(list(folder.iterdir()), [])
+        # From disk to memory and back, at another level; at last to the host.
         settings |= {"train.clip_grad_norm": 0, "train.micro_batch_size": 6}  # no bit depends on the level then
         whole = self.sharded("whole", "none", 2, settings)
         run = self.new_run("journey")
-        for stop, level, more in [(4, "parameters", disk), (8, "none", {}), (12, "optimizer", disk)]:
+        for stop, level, more in [(4, "parameters", disk), (8, "none", {}), (10, "optimizer", disk), (12, "parameters", host)]:
             self.trained(run, 2, {**BASE, **settings, **more, "parallel.shard": level, "train.stop_after": stop})
         self.assertEqual(self.digest(run), self.digest(whole))
         self.assertEqual(run.values("loss"), whole.values("loss"))
-        self.assert_refused(self.train(self.new_run("host"), 1, {**BASE, **settings, "optimizer.offload": "host"}), '"none" and "disk" work')
+        self.assert_refused(self.train(self.new_run("rounded"), 2, {**BASE, **settings, **host, "parallel.shard": "parameters",
+                                                                    "parallel.quantize_weights": "int8"}), '"none" for either works')
         file = self.new_folder("a") / "file"
         file.write_text("")
         result = self.train(self.new_run("nowhere"), 1, {**BASE, **settings, **disk, "run.offload_dir": file})
