@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "cli/commands.h"
 #include "cli/plan_options.h"
 #include "cli/plan_report.h"
+#include "cli/plan_timeline.h"
 #include "plan/calibration.h"
 #include "plan/trainer_job.h"
 
@@ -148,15 +150,7 @@ void list_all() {
   fmt::print("\nNumbers that --hardware-value replaces: {}\n", fmt::join(plan::value_names(), ", "));
 }
 
-void run(const CLI::App& command, const PlanOptions& options) {
-  check_plan_options(command, options);
-  if (options.list) return list_all();
-  if (!options.rows.empty()) {
-    RowsOptions rows = options.rows_options;
-    set_constants(rows.constants, options.constants);
-    return score_rows(options.rows, rows, options.json_output);
-  }
-  Task task = make_task(options);
+PlanReport make_report(const PlanOptions& options, const Task& task) {
   PlanReport report;
   report.job = task.job;
   report.assumed = task.assumed;
@@ -176,12 +170,68 @@ void run(const CLI::App& command, const PlanOptions& options) {
   if (options.narrows()) report.faster = plan::faster_than(report.job, {}, report.layout);
   if (!report.fits()) report.remedies = plan::remedies(report.job, report.layout);
   add_run(options, report);
+  return report;
+}
+
+void end_unless(bool fits) {
+  if (!fits) throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
+}
+
+void run(const CLI::App& command, const PlanOptions& options) {
+  check_plan_options(command, options);
+  if (options.list) return list_all();
+  if (!options.rows.empty()) {
+    RowsOptions rows = options.rows_options;
+    set_constants(rows.constants, options.constants);
+    return score_rows(options.rows, rows, options.json_output);
+  }
+  const Task task = make_task(options);
+  const PlanReport report = make_report(options, task);
   if (options.json_output)
     fmt::print("{}\n", to_json(report).dump(2));
   else
     fmt::print("{}", to_page(report));
+  if (!options.timeline.empty()) write_timeline(options.timeline, report);
   if (!options.write.empty()) write_config(options, task, report);
-  if (!report.fits()) throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
+  end_unless(report.fits());
+}
+
+/// A config file or a model by name.
+PlanOptions with_subject(PlanOptions options, const std::string& subject) {
+  const std::vector<std::string> models = describe::work_preset_names();
+  const bool model = std::ranges::find(models, subject) != models.end() && !std::filesystem::exists(subject);
+  (model ? options.model : options.config) = subject;
+  return options;
+}
+
+void compare(const CLI::App& command, const PlanOptions& options) {
+  refuse_beside(command, {"--write", "--timeline", "--rows", "--list", "--model", "CONFIG"}, "plan compare");
+  std::vector<PlanReport> reports;
+  for (const std::string& subject : {options.left, options.right}) {
+    const PlanOptions one = with_subject(options, subject);
+    check_plan_options(command, one);
+    reports.push_back(make_report(one, make_task(one)));
+  }
+  if (options.json_output)
+    fmt::print("{}\n", comparison_json(reports[0], reports[1]).dump(2));
+  else
+    fmt::print("{}", to_comparison(options.left, reports[0], options.right, reports[1]));
+  end_unless(reports[0].fits() && reports[1].fits());
+}
+
+void explain_term(const CLI::App& command, const PlanOptions& options) {
+  refuse_beside(command, {"--write", "--timeline", "--rows", "--list"}, "plan explain");
+  check_plan_options(command, options);
+  const PlanReport report = make_report(options, make_task(options));
+  if (options.term == "all") {
+    fmt::print("{}\n", fmt::join(plan::explained(report.job, report.layout), "\n"));
+    return;
+  }
+  const plan::Explanation explanation = plan::explain(report.job, report.layout, options.term);
+  if (options.json_output)
+    fmt::print("{}\n", to_json(explanation).dump(2));
+  else
+    fmt::print("{}", to_page(explanation, report));
 }
 
 }  // namespace
@@ -194,9 +244,24 @@ void add_plan(CLI::App& app) {
       "Examples:\n"
       "  trireme plan --model llama3-405b --hardware h100-sxm --gpus 16384 --tokens 15.6e12\n"
       "  trireme plan configs/sotu.toml --hardware h100-sxm --gpus 8 --write best.toml\n"
+      "  trireme plan compare llama3-8b qwen3-30b-a3b --hardware h100-sxm --gpus 64\n"
+      "  trireme plan explain bubble --model llama3-405b --hardware h100-sxm --gpus 16384\n"
       "\n"
       "Exit code 4: it does not fit.");
-  command->callback([options, command] { run(*command, *options); });
+  CLI::App* comparison = command->add_subcommand("compare", "Two plans beside each other");
+  comparison->add_option("A", options->left, "A config file, or a model by name")->required();
+  comparison->add_option("B", options->right, "The other")->required();
+  CLI::App* explanation = command->add_subcommand("explain", "How a number comes about: formula, numbers, source");
+  explanation->add_option("TERM", options->term, "A term of the step or a purpose of memory; all: list them")
+      ->required();
+  explanation->add_option("CONFIG", options->config, "A config file, where no --model is given");
+  for (CLI::App* subcommand : {comparison, explanation}) subcommand->fallthrough();
+  command->require_subcommand(0, 1);
+  command->callback([=] {
+    if (comparison->parsed()) return compare(*command, *options);
+    if (explanation->parsed()) return explain_term(*command, *options);
+    run(*command, *options);
+  });
 }
 
 }  // namespace trireme::cli

@@ -166,6 +166,8 @@ void add_plan_options(CLI::App& command, PlanOptions& options) {
   command.add_option("--calibrate", options.calibrate,
                      "Fit the four constants to a table's runs on this accelerator (docs/plan.md)");
   command.add_option("--write", options.write, "A config file with the fastest layout that `trireme train` runs today");
+  command.add_option("--timeline", options.timeline,
+                     "One step, pass by pass: FILE.json for Perfetto, FILE.svg a drawing");
   command.add_flag("--megatron-memory", options.megatron, "Show Megatron-LM's own estimate beside ours");
   command.add_flag("--json", options.json_output, "Print JSON for programs");
   command.add_flag("--list", options.list, "List models and hardware");
@@ -179,6 +181,13 @@ void add_plan_options(CLI::App& command, PlanOptions& options) {
       .add_flag("--leave-model-out", options.rows_options.leave_model_out,
                 "Score each model with constants that were fitted to the others")
       ->group("Measured runs");
+}
+
+void refuse_beside(const CLI::App& command, std::initializer_list<const char*> names, const char* what) {
+  std::vector<std::string> faults;
+  for (const char* name : names)
+    if (command.get_option(name)->count() > 0) faults.push_back(fmt::format("{} says nothing to {}", name, what));
+  if (!faults.empty()) throw InputError(faults);
 }
 
 void check_plan_options(const CLI::App& command, const PlanOptions& options) {

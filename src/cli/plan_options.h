@@ -26,7 +26,9 @@ struct PlanOptions {
   bool megatron = false;
   bool search = false, json_output = false, list = false;
   size_t top = 5;
-  std::string write, rows, calibrate;
+  std::string write, rows, calibrate, timeline;
+  std::string term;         ///< of plan explain
+  std::string left, right;  ///< of plan compare: config files or models
   RowsOptions rows_options;
   plan::Budget budget;
   std::optional<double> price, power, gpu_mtbf_hours;
@@ -44,6 +46,9 @@ void add_plan_options(CLI::App& command, PlanOptions& options);
 
 /// Throws one InputError with every fault: what is missing, what does not go together, what nothing would read.
 void check_plan_options(const CLI::App& command, const PlanOptions& options);
+
+/// Throws one InputError with every one of `names` that was given: they say nothing to `what`.
+void refuse_beside(const CLI::App& command, std::initializer_list<const char*> names, const char* what);
 
 /// "key=number" each. Throws one InputError with every fault.
 void set_constants(plan::Constants& constants, const std::vector<std::string>& texts);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plan/campaign.h"
+#include "plan/explain.h"
 #include "plan/megatron_memory.h"
 #include "plan/memory.h"
 #include "plan/reliability.h"
@@ -42,6 +43,13 @@ std::string to_page(const PlanReport& report);
 /// For programs: fits, verdict, layout, step_time_s, memory_bytes, limits, and what the page says besides.
 nlohmann::json to_json(const PlanReport& report);
 nlohmann::json to_json(const plan::Layout& layout);
+/// Two plans beside each other.
+std::string to_comparison(const std::string& name_a, const PlanReport& a, const std::string& name_b,
+                          const PlanReport& b);
+nlohmann::json comparison_json(const PlanReport& a, const PlanReport& b);
+/// How one number of a plan comes about.
+std::string to_page(const plan::Explanation& explanation, const PlanReport& report);
+nlohmann::json to_json(const plan::Explanation& explanation);
 /// The four that may be fitted.
 nlohmann::json constants_json(const plan::Job& job);
 

@@ -90,7 +90,7 @@ int64_t most_in_flight(PipelineSchedule schedule, int64_t ranks, int64_t chunks,
   return std::min(passes, warm_up(schedule, ranks, chunks, micro_batches, rank) + 1);
 }
 
-PipelineResult simulate(const PipelineTable& table, const PipelineTimes& times) {
+PipelineResult simulate(const PipelineTable& table, const PipelineTimes& times, bool with_ends) {
   const int64_t ranks = table.ranks, stages = ranks * table.chunks, batches = table.micro_batches;
   constexpr double kNotYet = -1;
   // When a pass ended, [stages, micro-batches].
@@ -102,6 +102,8 @@ PipelineResult simulate(const PipelineTable& table, const PipelineTimes& times) 
   std::vector<double> clock(static_cast<size_t>(ranks), 0), busy = clock;
   size_t left = 0;
   for (const auto& row : table.actions) left += row.size();
+  PipelineResult result;
+  if (with_ends) result.ends.resize(static_cast<size_t>(ranks));
   // Turns from the first rank to the last and back: forwards travel one way, backwards the other.
   const auto play = [&](int64_t rank) {
     const auto r = static_cast<size_t>(rank);
@@ -119,6 +121,7 @@ PipelineResult simulate(const PipelineTable& table, const PipelineTimes& times) 
       const double work = (pass.forward ? times.forward : times.backward)[static_cast<size_t>(stage)];
       clock[r] = std::max(clock[r], ready) + work;
       busy[r] += work;
+      if (with_ends) result.ends[r].push_back(clock[r]);
       at(pass.forward ? forward : backward, stage, pass.micro_batch) = clock[r];
     }
     return moved;
@@ -129,7 +132,6 @@ PipelineResult simulate(const PipelineTable& table, const PipelineTimes& times) 
     for (int64_t rank = ranks - 1; rank >= 0; --rank) moved |= play(rank);
     TRIREME_CHECK(moved, "the table of {} ranks and {} micro-batches waits for itself", ranks, batches);
   }
-  PipelineResult result;
   result.seconds = *std::ranges::max_element(clock);
   const double mean = std::accumulate(busy.begin(), busy.end(), 0.0) / static_cast<double>(ranks);
   result.idle_share = result.seconds > 0 ? 1 - mean / result.seconds : 0;

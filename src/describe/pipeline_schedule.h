@@ -46,14 +46,15 @@ struct PipelineTimes {
 };
 
 struct PipelineResult {
-  double seconds = 0;        ///< from the first forward to the last backward
-  std::vector<double> busy;  ///< seconds that a rank computes, [ranks]
-  double idle_share = 0;     ///< 1 - mean(busy) / seconds
+  double seconds = 0;                     ///< from the first forward to the last backward
+  std::vector<double> busy;               ///< seconds that a rank computes, [ranks]
+  double idle_share = 0;                  ///< 1 - mean(busy) / seconds
+  std::vector<std::vector<double>> ends;  ///< of each action, as the table has them; where that was asked for
 };
 
 /// Plays the table: an action starts when its rank is free and its input has arrived. Throws InternalError for a table
 /// that waits for itself.
-PipelineResult simulate(const PipelineTable& table, const PipelineTimes& times);
+PipelineResult simulate(const PipelineTable& table, const PipelineTimes& times, bool with_ends = false);
 
 /// Never above what simulate() finds for any table over these stages: a rank has to wait for the first micro-batch, do
 /// all its work, and the ranks before it have to finish after it.

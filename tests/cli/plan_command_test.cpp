@@ -318,6 +318,74 @@ TEST(PlanCommand, CalibratesToRunsOfTheSameAccelerator) {
   EXPECT_THAT(plan(h100).error, HasSubstr("has no run that can be planned on H100-80GB-SXM in fp16"));
 }
 
+TEST(PlanCommand, DrawsAStep) {
+  const std::filesystem::path trace = std::filesystem::temp_directory_path() / "plan-timeline.json",
+                              drawing = std::filesystem::temp_directory_path() / "plan-timeline.svg";
+  std::vector<std::string> line = words(
+      "--model llama3-8b --hardware h100-sxm --gpus 16 --global-batch 64 --tensor 2 --pipeline 4 --virtual-stages 1 "
+      "--json");
+  const Outcome traced = plan([&] {
+    auto with = line;
+    with.insert(with.end(), {"--timeline", trace.string()});
+    return with;
+  }());
+  ASSERT_EQ(traced.code, 0) << traced.error;
+  const json events = json::parse(read_file(trace)).at("traceEvents");
+  double end = 0;
+  int passes = 0;
+  for (const json& event : events) {
+    if (event.at("ph") != "X") continue;
+    end = std::max(end, event.at("ts").get<double>() + event.at("dur").get<double>());
+    passes += event.at("cat") == "forward" ? 1 : 0;
+  }
+  const json answer = json::parse(traced.out);
+  EXPECT_NEAR(end, 1e6 * answer.at("step_time_s").get<double>(), 1e-3 * end);
+  EXPECT_EQ(passes, 4 * answer.at("micro_batches").get<int>());
+  line.insert(line.end(), {"--timeline", drawing.string()});
+  ASSERT_EQ(plan(line).code, 0);
+  const std::string svg = read_file(drawing);
+  EXPECT_THAT(svg,
+              testing::AllOf(testing::StartsWith("<svg"), HasSubstr("pipeline rank 3"), testing::EndsWith("</svg>\n")));
+  line.back() = "timeline.png";
+  EXPECT_THAT(plan(line).error, HasSubstr("FILE.svg is a drawing"));
+  std::filesystem::remove(trace);
+  std::filesystem::remove(drawing);
+}
+
+TEST(PlanCommand, ComparesTwo) {
+  const Outcome page = plan(words("compare llama3-8b llama3-70b --hardware h100-sxm --gpus 64 --tokens 1e12"));
+  EXPECT_EQ(page.code, 0) << page.error;
+  EXPECT_THAT(page.out, testing::AllOf(HasSubstr("llama3-8b: "), HasSubstr("llama3-70b: "), HasSubstr("A is "),
+                                       HasSubstr("moments"), HasSubstr("products"), HasSubstr("GPU-hours")));
+  const Outcome answer = plan(words("compare llama3-8b llama3-8b --hardware h100-sxm --gpus 64 --json"));
+  const json both = json::parse(answer.out);
+  EXPECT_EQ(both.at("speed_of_b"), 1);
+  EXPECT_EQ(both.at("a"), both.at("b"));
+  const std::string config = source("configs/sotu.toml").string();
+  const Outcome file = plan({"compare", config, "llama3-8b", "--hardware", "b200", "--gpus", "2"});
+  EXPECT_THAT(file.out, HasSubstr(config)) << file.error;
+  EXPECT_THAT(plan(words("compare llama3-8b nothing.toml --hardware h100-sxm --gpus 64")).error,
+              HasSubstr("nothing.toml"));
+  const Outcome faults = plan(words("compare llama3-8b llama3-70b --hardware h100-sxm --gpus 8 --write a.toml --list"));
+  EXPECT_EQ(faults.code, 2);
+  EXPECT_THAT(faults.error, testing::AllOf(HasSubstr("--write says nothing"), HasSubstr("--list says nothing")));
+  EXPECT_EQ(plan(words("compare llama3-8b llama3-405b --hardware h100-sxm --gpus 8")).code, 4);
+}
+
+TEST(PlanCommand, ExplainsANumber) {
+  const std::string job = " --model llama3-8b --hardware h100-sxm --gpus 64 ";
+  const Outcome page = plan(words("explain products" + job));
+  EXPECT_EQ(page.code, 0) << page.error;
+  EXPECT_THAT(page.out, testing::AllOf(HasSubstr("2 m n k"), HasSubstr("989"), HasSubstr("Williams")));
+  const json answer = json::parse(plan(words("explain moments --json" + job)).out);
+  EXPECT_EQ(answer.at("unit"), "bytes");
+  const Outcome names = plan(words("explain all" + job));
+  EXPECT_THAT(names.out, testing::AllOf(HasSubstr("products\n"), HasSubstr("mfu\n"), HasSubstr("moments\n")));
+  EXPECT_THAT(plan(words("explain momets" + job)).error, HasSubstr("did you mean moments?"));
+  const std::string config = source("configs/sotu.toml").string();
+  EXPECT_EQ(plan({"explain", "activations", config, "--hardware", "h100-sxm", "--gpus", "2"}).code, 0);
+}
+
 TEST(PlanCommand, ListsModelsAndHardware) {
   const Outcome outcome = plan({"--list"});
   EXPECT_EQ(outcome.code, 0);

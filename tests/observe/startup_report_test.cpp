@@ -205,6 +205,39 @@ TEST(MemoryEstimate, QuantizedExchangesAndASecondShard) {
   EXPECT_NEAR(gradients.at("communication"), 3 * (0.5 + 4.0 / 256) * 1001 * 64, 8);
 }
 
+// What tests/end_to_end/test_sharding.py measures.
+TEST(MemoryEstimate, StateElsewhere) {
+  const auto items = [](config::Precision precision, config::Offload state) {
+    std::map<std::string, int64_t> result;
+    for (const MemoryItem& item :
+         estimate_memory(small().model,
+                         {.precision = precision, .shard = config::Shard::parameters, .shard_size = 4, .state = state}))
+      result[item.purpose] = item.bytes;
+    return result;
+  };
+  const int64_t n = 138048 / 4, piece = 1 << 20;
+  const auto plain = items(config::Precision::bf16, config::Offload::none);
+  const auto host = items(config::Precision::bf16, config::Offload::host);
+  const auto disk = items(config::Precision::bf16, config::Offload::disk);
+  EXPECT_EQ(host.at("master weights"), 4 * n);
+  EXPECT_EQ(host.at("moments"), 8 * n + piece * (4 + 2));
+  EXPECT_EQ(disk.at("master weights"), 0);
+  EXPECT_EQ(disk.at("moments"), 3 * 3 * 4 * piece);
+  for (const auto& moved : {host, disk}) EXPECT_EQ(moved.at("weights"), plain.at("weights") + 2 * n);
+  // In fp32 the masters are the weights, and stay.
+  const auto fp32 = items(config::Precision::fp32, config::Offload::disk);
+  EXPECT_EQ(fp32.at("master weights"), 4 * n);
+  EXPECT_EQ(fp32.at("moments"), 3 * 2 * 4 * piece);
+  EXPECT_EQ(fp32.at("weights"), items(config::Precision::fp32, config::Offload::none).at("weights"));
+}
+
+TEST(MemoryEstimate, WaysToLessAreThoseThatAreLeft) {
+  config::Config config = small();
+  EXPECT_THAT(ways_to_less_memory(config), HasSubstr("optimizer.offload = \"disk\" or a smaller model"));
+  config.optimizer.offload = config::Offload::disk;
+  EXPECT_THAT(ways_to_less_memory(config), Not(HasSubstr("offload = \"disk\"")));
+}
+
 TEST(MemoryEstimate, ByPurpose) {
   const int64_t n = 138048, tokens = 128;
   const auto bf16 = estimate(config::Precision::bf16, config::Recompute::none);

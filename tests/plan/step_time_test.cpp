@@ -3,7 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
+
+#include "base/error.h"
+#include "plan/explain.h"
+#include "plan/memory.h"
+#include "plan/timeline.h"
 
 namespace trireme::plan {
 namespace {
@@ -40,6 +46,78 @@ TEST(StepTime, TermsAddUpToTheStep) {
     EXPECT_DOUBLE_EQ(std::accumulate(time.terms.begin(), time.terms.end(), 0.0), time.seconds);
     for (const double term : time.terms) EXPECT_GE(term, 0);
   }
+}
+
+// The drawing ends with the step, no rank does two things at once, and each pass has the seconds that the step counts.
+TEST(Timeline, IsTheStep) {
+  const Job job = small_job();
+  for (const Layout& layout : kLayouts) {
+    SCOPED_TRACE(to_text(layout));
+    const StepTime time = step_time(job, layout);
+    const auto ranks = timeline(job, layout);
+    ASSERT_EQ(static_cast<int64_t>(ranks.size()), layout.pipeline);
+    double end = 0, busiest = 0;
+    for (const std::vector<Slice>& slices : ranks) {
+      int64_t forward = 0, backward = 0;
+      double now = 0, work = 0;
+      for (const Slice& slice : slices) {
+        EXPECT_GE(slice.begin, now - 1e-9 * time.seconds);
+        now = slice.begin + slice.seconds;
+        forward += slice.kind == Slice::Kind::forward ? 1 : 0;
+        backward += slice.kind == Slice::Kind::backward ? 1 : 0;
+        if (slice.kind == Slice::Kind::exchange || slice.kind == Slice::Kind::update) continue;
+        EXPECT_NEAR(std::accumulate(slice.terms.begin(), slice.terms.end(), 0.0), slice.seconds, 1e-12);
+        work += slice.seconds;
+      }
+      EXPECT_EQ(forward, micro_batches(job, layout) * layout.virtual_stages);
+      EXPECT_EQ(backward, forward);
+      end = std::max(end, now);
+      busiest = std::max(busiest, work);
+    }
+    EXPECT_NEAR(end, time.seconds, 1e-9 * time.seconds);
+    const double after = time.terms[static_cast<size_t>(Term::bubble)] +
+                         time.terms[static_cast<size_t>(Term::gradients)] +
+                         time.terms[static_cast<size_t>(Term::optimizer)];
+    EXPECT_NEAR(busiest, time.seconds - after, 1e-9 * time.seconds);
+  }
+}
+
+// What is explained is what is planned.
+TEST(Explain, EveryNumberOfThePlan) {
+  const Job job = small_job();
+  for (const Layout& layout : kLayouts) {
+    SCOPED_TRACE(to_text(layout));
+    const StepTime time = step_time(job, layout);
+    double seconds = 0, bytes = 0;
+    for (const std::string& name : explained(job, layout)) {
+      const Explanation explanation = explain(job, layout, name);
+      EXPECT_EQ(explanation.name, name);
+      EXPECT_FALSE(explanation.formula.empty() || explanation.numbers.empty() || explanation.source.empty()) << name;
+      if (explanation.unit == Explanation::Unit::seconds) seconds += explanation.value;
+      if (explanation.unit == Explanation::Unit::bytes) bytes += explanation.value;
+    }
+    EXPECT_NEAR(seconds, time.seconds, 1e-9 * time.seconds);
+    EXPECT_NEAR(bytes, memory_plan(job, layout).most().bytes, 1);
+    EXPECT_EQ(explain(job, layout, "MFU").value, time.mfu);
+  }
+  try {
+    static_cast<void>(explain(job, kLayouts[0], "bubbel"));
+    ADD_FAILURE() << "not refused";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(),
+                testing::AllOf(testing::HasSubstr("there is no \"bubbel\""), testing::HasSubstr("products, ")));
+  }
+}
+
+// Parts of a dense stage are the block's, so that layers x micro-batches of them and the head are the term.
+TEST(Explain, PartsAddUp) {
+  const Job job = small_job();
+  const Layout& layout = kLayouts[0];
+  const Explanation products = explain(job, layout, "products");
+  double block = 0, head = 0;
+  for (const Part& part : products.parts) (part.name == "logits" ? head : block) += part.forward + part.backward;
+  const auto batches = static_cast<double>(micro_batches(job, layout));
+  EXPECT_NEAR(batches * (32 * block + head), products.value, 1e-9 * products.value);
 }
 
 TEST(StepTime, NothingGetsSlowerByBetterHardware) {
