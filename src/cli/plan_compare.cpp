@@ -47,8 +47,8 @@ class Table {
   template <typename Words>
   void number(std::string_view what, double a, double b, const Words& words) {
     if (a <= 0 && b <= 0) return;
-    const std::string times = a > 0 && b > 0 ? fmt::format("x {:.3f}", b / a) : "";
-    page_.line("  {:<22} {:>14} {:>14}  {}", what, a > 0 ? words(a) : "-", b > 0 ? words(b) : "-", times);
+    const std::string times = a > 0 && b > 0 ? fmt::format("  x {:.3f}", b / a) : "";
+    page_.line("  {:<22} {:>14} {:>14}{}", what, a > 0 ? words(a) : "-", b > 0 ? words(b) : "-", times);
   }
 
  private:
