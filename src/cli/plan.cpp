@@ -196,22 +196,41 @@ void run(const CLI::App& command, const PlanOptions& options) {
   end_unless(report.fits());
 }
 
-/// A config file or a model by name.
-PlanOptions with_subject(PlanOptions options, const std::string& subject) {
-  const std::vector<std::string> models = describe::work_preset_names();
-  const bool model = std::ranges::find(models, subject) != models.end() && !std::filesystem::exists(subject);
+/// A config file or a model by name. `mixed`: the other one is of the other kind, so that options of one kind alone are
+/// for the one that takes them.
+PlanOptions with_subject(PlanOptions options, const std::string& subject, bool model, bool mixed) {
   (model ? options.model : options.config) = subject;
+  if (!mixed) return options;
+  if (model) {
+    options.overrides.clear();
+  } else {
+    options.seq_len = options.global_batch = std::nullopt;
+    options.precision = std::nullopt;
+  }
   return options;
 }
 
 void compare(const CLI::App& command, const PlanOptions& options) {
-  refuse_beside(command, {"--write", "--timeline", "--rows", "--list", "--model", "CONFIG"}, "plan compare");
+  refuse_beside(command,
+                {"--write", "--timeline", "--rows", "--list", "--model", "CONFIG", "--top", "--megatron-memory"},
+                "plan compare");
+  const std::vector<std::string> models = describe::work_preset_names();
+  const auto is_model = [&](const std::string& subject) {
+    return std::ranges::find(models, subject) != models.end() && !std::filesystem::exists(subject);
+  };
+  const bool mixed = is_model(options.left) != is_model(options.right);
   std::vector<PlanReport> reports;
-  for (const std::string& subject : {options.left, options.right}) {
-    const PlanOptions one = with_subject(options, subject);
-    check_plan_options(command, one);
-    reports.push_back(make_report(one, make_task(one)));
+  std::vector<std::string> faults;
+  for (const auto& [name, subject] : {std::pair("A", options.left), std::pair("B", options.right)}) {
+    try {
+      const PlanOptions one = with_subject(options, subject, is_model(subject), mixed);
+      check_plan_options(command, one);
+      reports.push_back(make_report(one, make_task(one)));
+    } catch (const InputError& error) {
+      for (const std::string& fault : error.faults()) faults.push_back(fmt::format("{}, {}: {}", name, subject, fault));
+    }
   }
+  if (!faults.empty()) throw InputError(faults);
   if (options.json_output)
     fmt::print("{}\n", comparison_json(reports[0], reports[1]).dump(2));
   else
@@ -219,19 +238,32 @@ void compare(const CLI::App& command, const PlanOptions& options) {
   end_unless(reports[0].fits() && reports[1].fits());
 }
 
-void explain_term(const CLI::App& command, const PlanOptions& options) {
-  refuse_beside(command, {"--write", "--timeline", "--rows", "--list"}, "plan explain");
+void explain_term(const CLI::App& command, PlanOptions options) {
+  refuse_beside(command,
+                {"--write", "--timeline", "--rows", "--list", "--top", "--megatron-memory", "--tokens", "--flops",
+                 "--days", "--price", "--power", "--power-overhead", "--carbon", "--gpu-mtbf-hours", "--repair-hours",
+                 "--restart-seconds", "--checkpoint-seconds", "--failure-shape"},
+                "plan explain");
+  if (!options.config.empty() && !options.explained_config.empty())
+    throw_input("plan explain is of one plan, and {} and {} are given; give one of them", options.config,
+                options.explained_config);
+  if (!options.explained_config.empty()) options.config = options.explained_config;
   check_plan_options(command, options);
   const PlanReport report = make_report(options, make_task(options));
   if (options.term == "all") {
-    fmt::print("{}\n", fmt::join(plan::explained(report.job, report.layout), "\n"));
-    return;
+    const std::vector<std::string> names = plan::explained(report.job, report.layout);
+    if (options.json_output)
+      fmt::print("{}\n", nlohmann::json(names).dump(2));
+    else
+      fmt::print("{}\n", fmt::join(names, "\n"));
+  } else {
+    const plan::Explanation explanation = plan::explain(report.job, report.layout, options.term);
+    if (options.json_output)
+      fmt::print("{}\n", to_json(explanation).dump(2));
+    else
+      fmt::print("{}", to_page(explanation, report));
   }
-  const plan::Explanation explanation = plan::explain(report.job, report.layout, options.term);
-  if (options.json_output)
-    fmt::print("{}\n", to_json(explanation).dump(2));
-  else
-    fmt::print("{}", to_page(explanation, report));
+  end_unless(report.fits());
 }
 
 }  // namespace
@@ -254,7 +286,7 @@ void add_plan(CLI::App& app) {
   CLI::App* explanation = command->add_subcommand("explain", "How a number comes about: formula, numbers, source");
   explanation->add_option("TERM", options->term, "A term of the step or a purpose of memory; all: list them")
       ->required();
-  explanation->add_option("CONFIG", options->config, "A config file, where no --model is given");
+  explanation->add_option("CONFIG", options->explained_config, "A config file, where no --model is given");
   for (CLI::App* subcommand : {comparison, explanation}) subcommand->fallthrough();
   command->require_subcommand(0, 1);
   command->callback([=] {

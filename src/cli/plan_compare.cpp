@@ -73,11 +73,13 @@ std::string to_comparison(const std::string& name_a, const PlanReport& a, const 
   table.number("in all", a.memory.most().bytes, b.memory.most().bytes, bytes);
   for (const std::string_view purpose : purposes({&a, &b}))
     table.number(purpose, bytes_of(a, purpose), bytes_of(b, purpose), bytes);
-  page.section("Step", "{}",
-               a.time.seconds == b.time.seconds ? "equal"
-               : a.time.seconds < b.time.seconds
-                   ? fmt::format("A is {:.3f} x as fast", b.time.seconds / a.time.seconds)
-                   : fmt::format("B is {:.3f} x as fast", a.time.seconds / b.time.seconds));
+  // Of tokens: batches may differ.
+  const double speed = b.time.tokens_per_second_gpu / a.time.tokens_per_second_gpu;
+  page.section("Step", "of {} and {} tokens; {}", observe::thousands(a.job.tokens_per_step()),
+               observe::thousands(b.job.tokens_per_step()),
+               speed == 1  ? "equally fast"
+               : speed < 1 ? fmt::format("A has {:.3f} x the tokens/s", 1 / speed)
+                           : fmt::format("B has {:.3f} x the tokens/s", speed));
   table.number("seconds", a.time.seconds, b.time.seconds, milliseconds);
   for (size_t i = 0; i < plan::kTerms; ++i)
     table.number(name_of(static_cast<plan::Term>(i)), a.time.terms[i], b.time.terms[i], milliseconds);
@@ -98,7 +100,7 @@ std::string to_comparison(const std::string& name_a, const PlanReport& a, const 
 nlohmann::json comparison_json(const PlanReport& a, const PlanReport& b) {
   return {{"a", to_json(a)},
           {"b", to_json(b)},
-          {"speed_of_b", a.time.seconds / b.time.seconds},
+          {"speed_of_b", b.time.tokens_per_second_gpu / a.time.tokens_per_second_gpu},
           {"memory_of_b", b.memory.most().bytes / a.memory.most().bytes}};
 }
 

@@ -31,6 +31,7 @@ std::string to_page(const plan::Explanation& explanation, const PlanReport& repo
   constexpr size_t kParts = 12;
   observe::Page page;
   page.section("Layout", "{}", to_text(report.layout));
+  if (!report.fits()) page.line("does not fit: {}", report.memory.breaks);
   page.section("Term", "{}: {}", explanation.name, in_words(explanation));
   page.section("Formula", "{}", explanation.formula);
   for (const auto& [name, value] : explanation.numbers) page.line("  {:<24} {}", name, value);

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
@@ -71,6 +72,9 @@ void plan_faults(const PlanOptions& options, std::vector<std::string>& faults) {
   require(with_config || options.overrides.empty(), "--set changes a config file, and none is given");
   require(options.write.empty() || with_config,
           "--write keeps the data, rates and steps of a config file, and none is given");
+  const std::string drawing = std::filesystem::path(options.timeline).extension();
+  require(options.timeline.empty() || drawing == ".json" || drawing == ".svg",
+          "--timeline: FILE.json is for Perfetto, FILE.svg is a drawing; give one of them");
   require(options.gpu_mtbf_hours.value_or(1) > 0, "--gpu-mtbf-hours has to be above 0");
   require(options.failures.shape >= 0.2 && options.failures.shape <= 10, "--failure-shape has to be from 0.2 to 10");
 }

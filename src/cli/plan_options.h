@@ -27,8 +27,8 @@ struct PlanOptions {
   bool search = false, json_output = false, list = false;
   size_t top = 5;
   std::string write, rows, calibrate, timeline;
-  std::string term;         ///< of plan explain
-  std::string left, right;  ///< of plan compare: config files or models
+  std::string term, explained_config;  ///< of plan explain
+  std::string left, right;             ///< of plan compare: config files or models
   RowsOptions rows_options;
   plan::Budget budget;
   std::optional<double> price, power, gpu_mtbf_hours;

@@ -102,8 +102,8 @@ std::string to_svg(const Ranks& ranks, const PlanReport& report) {
   const double scale = kWidth / end, bottom = kTop + kRow * static_cast<double>(ranks.size());
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-      "<text x=\"8\" y=\"18\" font-size=\"14\">{2}</text>\n",
+      "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text "
+      "x=\"8\" y=\"18\" font-size=\"14\">{2}</text>\n",
       kLeft + kWidth + 20, bottom + 34, escaped(title(report)));
   double x = kLeft;
   for (const auto& [kind, color] : kColors) {
@@ -120,8 +120,7 @@ std::string to_svg(const Ranks& ranks, const PlanReport& report) {
       const double width = slice.seconds * scale;
       svg += fmt::format(
           "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" stroke=\"white\" "
-          "stroke-width=\"{}\">"
-          "<title>{}: {:.4g} ms from {:.4g} ms</title></rect>\n",
+          "stroke-width=\"{}\"><title>{}: {:.4g} ms from {:.4g} ms</title></rect>\n",
           kLeft + slice.begin * scale, y, width, kBar, color, width > 3 ? 0.7 : 0,
           label(slice, report.layout.virtual_stages), slice.seconds * 1e3, slice.begin * 1e3);
       const bool pass = slice.kind == Slice::Kind::forward || slice.kind == Slice::Kind::backward;
@@ -148,7 +147,7 @@ void write_timeline(const std::string& file, const PlanReport& report) {
   const Ranks ranks = plan::timeline(report.job, report.layout);
   if (kind == ".json") return write_file_durably(file, to_trace(ranks, report));
   if (kind == ".svg") return write_file_durably(file, to_svg(ranks, report));
-  throw_input("--timeline {}: FILE.json is for Perfetto, FILE.svg is a drawing; give one of them", file);
+  throw_internal("a timeline in {}", file);
 }
 
 }  // namespace trireme::cli

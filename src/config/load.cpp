@@ -5,6 +5,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <charconv>
 #include <deque>
 #include <map>
 #include <set>
@@ -164,6 +165,14 @@ std::string unknown_section(const std::string& key, const std::string& place) {
       near.empty() ? fmt::format("there are {}", fmt::join(names, ", ")) : fmt::format("did you mean [{}]?", near));
 }
 
+// A whole number of more than 64 bits.
+bool is_beyond_integers(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc::result_out_of_range && end == text.data() + text.size();
+}
+
 class Loader {
  public:
   Loader(const std::string& name, const std::filesystem::path& folder) : name_(name), folder_(folder) {}
@@ -235,8 +244,7 @@ class Loader {
       return tables_.back().size() == 1 ? tables_.back().get("value") : nullptr;  // two: the value held a line break
     };
     toml::node* node = parse(value);
-    const bool whole_number = !value.empty() && value.find_first_not_of("+-_0123456789") == std::string::npos;
-    if (node == nullptr && whole_number && option != nullptr && option->binding.kind == Kind::integer) {
+    if (node == nullptr && option != nullptr && option->binding.kind == Kind::integer && is_beyond_integers(value)) {
       faults_.push_back(fmt::format("{} = {} (--set): no integer of 64 bits is as large", key, value));
       bad_.insert(key);
       return;

@@ -262,11 +262,19 @@ void check_numbers(const Config& config, Checks& checks) {
                   "loss_scale.growth_interval"},
                  "[loss_scale] is given, and train.precision = \"{}\" does not scale the loss; \"fp16\" does",
                  name_of(config.train.precision));
-  checks.require(config.optimizer.offload == Offload::none || config.parallel.quantize_weights == Quantize::none,
-                 {"optimizer.offload", "parallel.quantize_weights"},
-                 "parallel.quantize_weights = \"{}\" sends what it makes of master weights, which optimizer.offload = "
-                 "\"{}\" moves away; \"none\" for either works",
-                 name_of(config.parallel.quantize_weights), name_of(config.optimizer.offload));
+  checks.require(
+      config.optimizer.offload != Offload::host || config.run.device == Device::cpu || config.train.ema_decay == 0,
+      {"optimizer.offload", "run.device", "train.ema_decay"},
+      "optimizer.offload = \"host\" with run.device = \"{}\" has no moving average (train.ema_decay = {}) yet; 0 goes "
+      "with it",
+      name_of(config.run.device), config.train.ema_decay);
+  const bool masters_move = config.train.precision == Precision::bf16 || config.train.precision == Precision::fp16;
+  checks.require(
+      config.optimizer.offload == Offload::none || !masters_move || config.parallel.quantize_weights == Quantize::none,
+      {"optimizer.offload", "parallel.quantize_weights"},
+      "parallel.quantize_weights = \"{}\" sends what it makes of master weights, which optimizer.offload = "
+      "\"{}\" moves away; \"none\" for either works",
+      name_of(config.parallel.quantize_weights), name_of(config.optimizer.offload));
   checks.require(
       config.optimizer.offload != Offload::disk || config.run.device == Device::cpu,
       {"optimizer.offload", "run.device"},

@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,7 +27,11 @@ FileTensors::FileTensors(std::filesystem::path folder, std::string what, std::st
     : folder_(std::move(folder)), what_(std::move(what)), option_(std::move(option)) {
   make_directories(folder_);
   file_ = open_nameless(folder_, fmt::format("make a file for {} in", what_));
-  direct_ = ::fcntl(file_.get(), F_SETFL, O_DIRECT) == 0;
+  // Of a file system in memory the file is the page cache, whatever it says.
+  struct statfs system {};
+  const bool on_disk = ::fstatfs(file_.get(), &system) != 0 ||
+                       (system.f_type != TMPFS_MAGIC && static_cast<uint32_t>(system.f_type) != RAMFS_MAGIC);
+  direct_ = on_disk && ::fcntl(file_.get(), F_SETFL, O_DIRECT) == 0;
 }
 
 FileTensors::~FileTensors() {
@@ -51,7 +57,8 @@ void FileTensors::grow(int64_t bytes) {
 at::Tensor FileTensors::zeros(at::IntArrayRef sizes, at::ScalarType dtype) {
   const int64_t elements = c10::multiply_integers(sizes);
   if (elements == 0) return at::zeros(sizes, dtype);
-  Map map{nullptr, bytes_, whole_blocks(elements * static_cast<int64_t>(c10::elementSize(dtype)))};
+  const int64_t used = elements * static_cast<int64_t>(c10::elementSize(dtype));
+  Map map{nullptr, bytes_, whole_blocks(used), used};
   grow(map.bytes);
   void* address = ::mmap(nullptr, static_cast<size_t>(map.bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(),
                          static_cast<off_t>(map.offset));
@@ -64,7 +71,7 @@ at::Tensor FileTensors::zeros(at::IntArrayRef sizes, at::ScalarType dtype) {
 std::optional<int64_t> FileTensors::offset_of(const at::Tensor& tensor) const {
   const auto found = std::ranges::find(maps_, static_cast<const std::byte*>(tensor.const_data_ptr()),
                                        [](const Map& map) -> const std::byte* { return map.address; });
-  if (found == maps_.end() || tensor.const_data_ptr() == nullptr) return std::nullopt;
+  if (found == maps_.end() || static_cast<int64_t>(tensor.nbytes()) != found->used) return std::nullopt;
   return found->offset;
 }
 
@@ -83,11 +90,11 @@ void FileTensors::write(int64_t offset, std::span<const std::byte> from) const {
 }
 
 void FileTensors::settle() const {
-  for (const Map& map : maps_) {
-    if (::msync(map.address, static_cast<size_t>(map.bytes), MS_SYNC) != 0)
-      throw_errno(fmt::format("write {} to", what_), folder_.string(), errno);
-    ::madvise(map.address, static_cast<size_t>(map.bytes), MADV_DONTNEED);
-  }
+  // To the drive, whose own cache need not be emptied: after a crash there is no file.
+  if (::sync_file_range(file_.get(), 0, 0,
+                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) != 0)
+    throw_errno(fmt::format("write {} to", what_), folder_.string(), errno);
+  for (const Map& map : maps_) ::madvise(map.address, static_cast<size_t>(map.bytes), MADV_DONTNEED);
   ::posix_fadvise(file_.get(), 0, bytes_, POSIX_FADV_DONTNEED);
 }
 

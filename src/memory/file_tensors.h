@@ -46,13 +46,13 @@ class FileTensors {
   void settle() const;
 
   int64_t bytes() const { return bytes_; }
-  /// Whether the file system reads and writes past the page cache.
+  /// Whether the file system lies on a drive, and reads and writes past the page cache.
   bool direct() const { return direct_; }
 
  private:
   struct Map {
     std::byte* address = nullptr;
-    int64_t offset = 0, bytes = 0;
+    int64_t offset = 0, bytes = 0, used = 0;  // `bytes`: in whole blocks
   };
 
   void grow(int64_t bytes);

@@ -305,7 +305,8 @@ std::string ways_to_less_memory(const config::Config& config) {
   if (config.parallel.data > 1 && config.parallel.shard != config::Shard::parameters)
     ways.push_back(fmt::format("parallel.shard = \"parameters\" (now \"{}\")", config::name_of(config.parallel.shard)));
   if (train.ema_decay > 0) ways.emplace_back("train.ema_decay = 0");
-  if (config.run.device == config::Device::cpu && config.optimizer.offload != config::Offload::disk)
+  if (config.run.device == config::Device::cpu && config.optimizer.offload != config::Offload::disk &&
+      config.parallel.quantize_weights == config::Quantize::none)
     ways.emplace_back("optimizer.offload = \"disk\"");
   ways.emplace_back("a smaller model");
   return fmt::format("{} or {}", fmt::join(ways.begin(), ways.end() - 1, ", "), ways.back());

@@ -44,7 +44,7 @@ class TimeExplainer {
         result.formula =
             "fused: FLOPs / (flash_share x rate), backward 2.5 times that; scores written out: as products, twice "
             "backward";
-        rate();
+        attention_rate();
         number("flash_share", "{}", job_.constants.flash_share);
         repetitions();
         result.parts = operations({OpKind::flash, OpKind::attention}, Term::attention);
@@ -63,7 +63,8 @@ class TimeExplainer {
             "work)";
         number("kernel_gap", "{} us", job_.constants.kernel_gap_us);
         number("host", "{} us to start a kernel", job_.constants.host_us);
-        number("kernels of a block", "{:.0f} forward", kernels());
+        number("kernels of a block", "{:.0f} forward{}", kernels(),
+               job_.precision == Precision::fp8 ? ", x 1.5 for casts to fp8" : "");
         repetitions();
         result.source = "constants of this project (docs/plan.md, Time)";
         break;
@@ -76,10 +77,14 @@ class TimeExplainer {
       case Term::tensor: {
         const double bytes = activation_bytes();
         result.formula =
-            "a block: 2 all-reduces forward and 2 backward, each 2 ((t - 1)/t x bytes / bandwidth + latency); with "
+            "a block: all-reduces forward and as many backward, each 2 ((t - 1)/t x bytes / bandwidth + latency); with "
             "sequence "
-            "parallelism 2 more gathers backward, of half that";
+            "parallelism as many gathers more backward, of half that";
         number("t", "{} tensor ranks", layout_.tensor);
+        number("all-reduces", "2 a block forward{}",
+               job_.shape.has_experts() && job_.shape.experts.shared_ffn == 0
+                   ? ", 1 where experts are all of the feed-forward layer"
+                   : "");
         number("bytes", "{:.4g} MB: {:.0f} tokens x {} hidden x {}", bytes / 1e6, rank_tokens(job_, layout_),
                job_.shape.decoder.hidden, job_.element_bytes());
         number("one all-reduce", "{:.4g} us",
@@ -92,8 +97,7 @@ class TimeExplainer {
       case Term::context:
         result.formula =
             "a block: (c - 1) transfers of keys and values to the next rank less attention's time beside them; "
-            "backward "
-            "twice the bytes";
+            "backward twice the bytes";
         number("c", "{} context ranks", layout_.context);
         links({layout_.context, layout_.tensor});
         repetitions();
@@ -102,10 +106,10 @@ class TimeExplainer {
       case Term::expert:
         result.formula =
             "a block of experts: two all-to-alls forward and two backward of tokens x experts a token x hidden, of the "
-            "busier "
-            "of fast links and network";
+            "busier of fast links and network";
         number("e", "{} expert ranks", layout_.expert);
         number("experts a token", "{}", job_.shape.experts.active);
+        number("imbalance", "x {} tokens of the busiest rank", job_.expert_imbalance);
         links({layout_.expert, 1});
         repetitions();
         result.source = "DeepSeek-V3, arXiv:2412.19437, section 3.2.2";
@@ -113,13 +117,15 @@ class TimeExplainer {
       case Term::gather: {
         const DataExchange exchange(job_, layout_, network_);
         result.formula =
-            "each pass of a micro-batch: max(0, gather - its work) + overlap_slowdown x min(gather, its work); with "
-            "gradients "
-            "in parts the reduction beside backward likewise";
+            "each pass of a micro-batch: max(0, links - its work) + overlap_slowdown x min(links, its work) + "
+            "rounding; forward "
+            "the links gather weights, backward they gather again and reduce gradients, as far as shard says";
         const StageParameters parameters = stage_parameters(job_, layout_, 0);
-        number("all weights of stage 0", "{:.4g} ms to gather", 1e3 * exchange.gather_all(parameters).links);
-        number("again in a later pass", "{:.4g} ms", 1e3 * exchange.gather_again(parameters).links);
-        number("gradients", "{:.4g} ms to reduce", 1e3 * exchange.reduce(parameters).links);
+        if (exchange.gathers_each_pass()) {
+          cost("all weights, the first pass", exchange.gather_all(parameters));
+          cost("weights in a later pass", exchange.gather_again(parameters));
+        }
+        if (exchange.reduces_each_pass()) cost("gradients, each backward", exchange.reduce(parameters));
         number("overlap_slowdown", "{}", job_.constants.overlap_slowdown);
         divided();
         result.source = "Zhao et al., arXiv:2304.11277; the slow-down: Galvatron, arXiv:2211.13878, measured";
@@ -128,8 +134,7 @@ class TimeExplainer {
       case Term::bubble:
         result.formula =
             "time of the schedule's table, played with every stage's seconds and a transfer between stages, less the "
-            "work "
-            "of the busiest rank";
+            "work of the busiest rank";
         number("ideal bubble", "(p - 1) / (v m) = ({} - 1) / ({} x {}) = {:.4g} of ideal time", layout_.pipeline,
                layout_.virtual_stages, micro_batches(job_, layout_), time_.bubble_ideal);
         number("schedule", "{}", name_of(layout_.schedule));
@@ -138,26 +143,25 @@ class TimeExplainer {
         break;
       case Term::gradients:
         result.formula =
-            "once a step, the exchange of sums less what the last backward pass hides of it (all but one unit), and "
-            "the last "
-            "unit's whole";
-        {
-          const DataExchange exchange(job_, layout_, network_);
-          number("exchange", "{:.4g} ms on the links of stage 0",
-                 1e3 * exchange.once_a_step(stage_parameters(job_, layout_, 0)).links);
-        }
+            "once a step: the last unit's share of the links, and what of the others the last backward pass does not "
+            "hide; rounding; "
+            "what comes when backward is over; and with a pipeline an all-reduce of a tied table between its ends";
+        cost("of pipeline rank 0", DataExchange(job_, layout_, network_).once_a_step(of_rank(0)));
+        number("beside backward", "{}", job_.overlap_gradients ? "yes" : "no: all of it follows");
         number("gradient", "{} bytes an element", job_.gradient_bytes);
         divided();
         result.source = fmt::format("Li et al., arXiv:2006.15704; {}", kAlphaBeta);
         break;
       case Term::optimizer: {
-        StageParameters parameters;
-        for (int64_t chunk = 0; chunk < layout_.virtual_stages; ++chunk)
-          parameters += stage_parameters(job_, layout_, chunk * layout_.pipeline);
-        result.formula = "bytes x elements / (memory_share x bandwidth), of the rank with most elements";
+        const double first = of_rank(0).optimizer_elements(job_, layout_),
+                     last = of_rank(layout_.pipeline - 1).optimizer_elements(job_, layout_);
+        result.formula =
+            "bytes x elements / (memory_share x bandwidth) + kernel_gap, of the end of the pipeline with more";
         number("bytes", "{} an element: master, moments, gradient, weight, and the norm's pass",
                job_.constants.optimizer_bytes);
-        number("elements", "{:.4g} on pipeline rank 0", parameters.optimizer_elements(job_, layout_));
+        number("elements", "{:.6g} on pipeline rank {}", std::max(first, last),
+               first >= last ? 0 : layout_.pipeline - 1);
+        number("kernel_gap", "{} us", job_.constants.kernel_gap_us);
         memory_rate();
         result.source = "Rajbhandari et al., arXiv:1910.02054, for what is divided";
         break;
@@ -174,9 +178,9 @@ class TimeExplainer {
     result.formula =
         hardware ? "FLOPs as executed (recomputation counts, masked attention does not) / (step x GPUs x bf16 peak)"
                  : "tokens a step x (6 x parameters that multiply + 12 x layers x heads x head dimension x sequence) / "
-                   "(step x "
-                   "GPUs x bf16 peak)";
+                   "(step x GPUs x bf16 peak)";
     if (!hardware) number("FLOPs a token", "{:.4g}", flops_per_token(job_.shape, job_.seq_len, FlopConvention::palm));
+    if (hardware) number("FLOPs a step", "{:.4g}", executed_flops(job_, layout_));
     number("tokens a step", "{}", job_.tokens_per_step());
     number("step", "{:.4g} s", time_.seconds);
     number("GPUs", "{} of {} TFLOP/s", job_.gpus, job_.accelerator.bf16_tflops);
@@ -193,6 +197,24 @@ class TimeExplainer {
     const double peak = peak_rate(job_), rate = matmul_rate(job_);
     number("rate", "matmul_share {:.3f} x peak {:.4g} TFLOP/s = {:.4g}", rate / peak, peak / 1e12, rate / 1e12);
   }
+  // fp8 is for products with weights.
+  void attention_rate() {
+    if (job_.precision != Precision::fp8) return rate();
+    const Accelerator& a = job_.accelerator;
+    number("rate", "that of fp8 products {:.4g} x bf16 {} / fp8 {} = {:.4g} TFLOP/s", matmul_rate(job_) / 1e12,
+           a.bf16_tflops, a.fp8_tflops, matmul_rate(job_) * a.bf16_tflops / a.fp8_tflops / 1e12);
+  }
+  void cost(std::string name, const ExchangeCost& cost) {
+    number(std::move(name), "{:.4g} ms on links{}{}", 1e3 * cost.links,
+           cost.rounding > 0 ? fmt::format(", {:.4g} ms of rounding", 1e3 * cost.rounding) : "",
+           cost.late > 0 ? fmt::format(", {:.4g} ms when backward is over", 1e3 * cost.late) : "");
+  }
+  StageParameters of_rank(int64_t rank) const {
+    StageParameters parameters;
+    for (int64_t chunk = 0; chunk < layout_.virtual_stages; ++chunk)
+      parameters += stage_parameters(job_, layout_, chunk * layout_.pipeline + rank);
+    return parameters;
+  }
   void memory_rate() {
     number("memory", "memory_share {} x bandwidth {} GB/s = {:.4g}", job_.constants.memory_share,
            job_.accelerator.memory_gbs, job_.constants.memory_share * job_.accelerator.memory_gbs);
@@ -203,8 +225,9 @@ class TimeExplainer {
   }
   void links(const Group& group) {
     const double here = network_.ranks_a_domain(group);
-    number("links", "link_share {} x {} GB/s among {:.0f} of {} ranks{}", job_.constants.link_share,
-           job_.accelerator.scale_up_gbs, here, group.size,
+    number("links", "link_share {} x {} GB/s ({} to one peer) among {:.0f} of {} ranks{}", job_.constants.link_share,
+           job_.accelerator.scale_up_gbs,
+           job_.accelerator.peer_gbs > 0 ? job_.accelerator.peer_gbs : job_.accelerator.scale_up_gbs, here, group.size,
            here < static_cast<double>(group.size)
                ? fmt::format(", {} GB/s a port beyond", job_.accelerator.scale_out_gbs)
                : "");
@@ -283,6 +306,13 @@ std::pair<const char*, const char*> of_purpose(std::string_view purpose) {
   throw_internal("no formula of {}", purpose);
 }
 
+// As one word of a command line.
+std::string in_one_word(std::string_view name) {
+  std::string word(name);
+  std::ranges::replace(word, ' ', '-');
+  return word;
+}
+
 }  // namespace
 
 std::vector<std::string> explained(const Job& job, const Layout& layout) {
@@ -294,13 +324,13 @@ std::vector<std::string> explained(const Job& job, const Layout& layout) {
   const MemoryPlan memory = memory_plan(job, layout);
   for (const MemoryItem& item : memory.most().items)
     names.push_back(item.purpose == "gradients" && std::ranges::find(names, "gradients") != names.end()
-                        ? "gradients in memory"
-                        : std::string(item.purpose));
+                        ? "gradients-in-memory"
+                        : in_one_word(item.purpose));
   return names;
 }
 
 Explanation explain(const Job& job, const Layout& layout, std::string_view asked) {
-  std::string name(asked);
+  std::string name = in_one_word(asked);
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const std::vector<std::string> names = explained(job, layout);
   if (std::ranges::find(names, name) == names.end()) {
@@ -314,15 +344,15 @@ Explanation explain(const Job& job, const Layout& layout, std::string_view asked
   for (size_t i = 0; i < kTerms; ++i)
     if (name_of(static_cast<Term>(i)) == name && time.terms[i] > 0) return times.of(static_cast<Term>(i));
   const MemoryPlan plan = memory_plan(job, layout);
-  const std::string_view purpose =
-      name == "gradients in memory" ? std::string_view("gradients") : std::string_view(name);
+  const std::string purpose = name == "gradients-in-memory" ? "gradients" : name;
   const auto& items = plan.most().items;
-  const auto item = std::ranges::find(items, purpose, &MemoryItem::purpose);
+  const auto item =
+      std::ranges::find_if(items, [&](const MemoryItem& it) { return in_one_word(it.purpose) == purpose; });
   Explanation result;
   result.name = name;
   result.unit = Explanation::Unit::bytes;
   result.value = item->bytes;
-  const auto [formula, source] = of_purpose(purpose);
+  const auto [formula, source] = of_purpose(item->purpose);
   result.formula = formula;
   result.numbers = {{"here", item->how}, {"pipeline rank", fmt::format("{}, the fullest", plan.most().pipeline_rank)}};
   result.source = source;

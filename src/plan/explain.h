@@ -29,9 +29,9 @@ struct Explanation {
   std::string source;
 };
 
-/// Terms of the step's time, purposes of memory, mfu and hfu: what can be explained of this plan.
+/// Terms of the step's time, purposes of memory ("master-weights"), mfu and hfu: what can be explained of this plan.
 std::vector<std::string> explained(const Job& job, const Layout& layout);
-/// Throws InputError for a name that is none of these.
+/// Throws InputError for a name that is none of these; a blank is as good as a hyphen.
 Explanation explain(const Job& job, const Layout& layout, std::string_view name);
 
 }  // namespace trireme::plan

@@ -45,8 +45,8 @@ TrainerJob trainer_job(config::Config& config, int64_t gpus, const Accelerator& 
                                  config::name_of(config.train.activation_offload)));
   if (config.optimizer.offload != config::Offload::none)
     faults.push_back(
-        fmt::format("optimizer.offload = \"{}\" is not planned: the catalogue has no rate of a disk, and runs on "
-                    "accelerators keep moments in their memory; \"none\" is",
+        fmt::format("optimizer.offload = \"{}\" is not planned: the catalogue has no rates of hosts and disks; "
+                    "\"none\" is",
                     config::name_of(config.optimizer.offload)));
   if (!faults.empty()) throw InputError(faults);
   job.shape.decoder = config.model;

@@ -151,8 +151,8 @@ void resume(Session& session, const checkpoint::Entry& entry, const std::functio
   require_the_same_tensors(reader, holdings);
   read_into(reader, holdings);
   refuse_not_finite(holdings, reader);
-  session.optimizer->settle();
   session.data_parallel->refresh_weights();
+  session.optimizer->settle();
   session.progress.step = reader.step();
   session.progress.tokens = reader.state().at("tokens").get<int64_t>();
   session.optimizer->set_updates(reader.state().at("schedule").at("updates").get<int64_t>());
@@ -285,6 +285,7 @@ void resume_or_start(Session& session, const checkpoint::Store& store,
   else
     start_from(session, say);
   if (session.ema) session.ema->start();
+  session.optimizer->settle();
   start_loader(session, {});
 }
 

@@ -25,7 +25,7 @@ observe::Console make_console(const Session& session, int64_t last_step, int pro
 }
 
 // Since the last call.
-observe::TensorMemory tensor_memory(const StepResult& result) {
+observe::TensorMemory tensor_memory(const StepResult& result, bool on_cpu) {
   const memory::AllocatorStatistics now = memory::allocator_statistics();
   memory::reset_peak();
   observe::TensorMemory memory;
@@ -38,7 +38,8 @@ observe::TensorMemory tensor_memory(const StepResult& result) {
     const auto purpose = static_cast<memory::Purpose>(i);
     if (const int64_t bytes = memory::of(now.at_peak, purpose); bytes > 0)
       memory.at_peak.emplace_back(memory::name_of(purpose), bytes);
-    if (const int64_t bytes = memory::of(now.host_at_peak, purpose); bytes > 0)
+    // Of an accelerator only the host's tensors are counted, which are of one tier.
+    if (const int64_t bytes = memory::of(now.host_at_peak, purpose); on_cpu && bytes > 0)
       memory.host_at_peak.emplace_back(memory::name_of(purpose), bytes);
   }
   return memory;
@@ -119,7 +120,7 @@ void Reporter::step(const StepResult& result) {
     record.tokens = session_.progress.tokens;
     meter_->report(record);
     record.peak_memory_bytes = result.peak_memory_bytes;
-    if (memory::caching_allocator_installed()) record.memory = tensor_memory(result);
+    if (memory::caching_allocator_installed()) record.memory = tensor_memory(result, session_.device.is_cpu());
     if (session_.config.train.z_loss > 0) record.z_loss = result.z_loss;
     if (session_.loss_scaler->active()) record.loss_scale = result.loss_scale;
     record.skipped = result.skipped;

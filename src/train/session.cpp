@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "config/batch_ramp.h"
 #include "memory/purpose.h"
+#include "ops/dispatch.h"
 
 namespace trireme::train {
 namespace {
@@ -17,9 +18,11 @@ std::string in_config(const config::NamedPath& set) {
                           : fmt::format("{} of eval.sets", config::to_text(set));
 }
 
-// Zeros for master weights that are offloaded.
+// Zeros for master weights that are offloaded; empty: none is.
 std::function<at::Tensor(at::IntArrayRef, at::ScalarType)> master_memory(const config::Config& config,
                                                                          memory::FileTensors* file) {
+  const at::ScalarType dtype = activation_type(config.train.precision);
+  if (dtype == ops::compute_type(dtype)) return {};  // they are the weights that compute
   switch (config.optimizer.offload) {
     case config::Offload::none:
       return {};

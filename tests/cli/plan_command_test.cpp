@@ -1,6 +1,8 @@
 // `trireme plan` as a user calls it: what it prints, what it writes, what it refuses, and its exit codes.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -278,9 +280,9 @@ TEST(PlanCommand, DaysMoneyAndFailures) {
 
 TEST(PlanCommand, OtherConventionsWhenAsked) {
   const Outcome outcome =
-      plan(words("--model llama3-8b --hardware h100-sxm --gpus 8 --seq-len 8192 --global-batch 8 --tensor 1 "
-                 "--pipeline 1 --context 1 --shard optimizer --micro-batch 1 --recompute none "
-                 "--megatron-memory --gpu-mtbf-hours 24000 --failure-shape 0.7 --repair-hours 48 --json"));
+      plan(words("--model llama3-8b --hardware h100-sxm --gpus 8 --seq-len 8192 --global-batch 8 --tensor 1 --pipeline "
+                 "1 --context 1 --shard optimizer --micro-batch 1 --recompute none --megatron-memory --gpu-mtbf-hours "
+                 "24000 --failure-shape 0.7 --repair-hours 48 --json"));
   const json result = json::parse(outcome.out);
   // theoretical_memory_usage.py: 57436.9 and 36936.1 MiB.
   EXPECT_NEAR(result["megatron_memory_bytes"]["weights_and_optimizer"].get<double>() / 1048576, 57436.9, 0.6);
@@ -319,8 +321,10 @@ TEST(PlanCommand, CalibratesToRunsOfTheSameAccelerator) {
 }
 
 TEST(PlanCommand, DrawsAStep) {
-  const std::filesystem::path trace = std::filesystem::temp_directory_path() / "plan-timeline.json",
-                              drawing = std::filesystem::temp_directory_path() / "plan-timeline.svg";
+  const std::filesystem::path trace = std::filesystem::temp_directory_path() /
+                                      fmt::format("plan-timeline-{}.json", ::getpid()),
+                              drawing = std::filesystem::temp_directory_path() /
+                                        fmt::format("plan-timeline-{}.svg", ::getpid());
   std::vector<std::string> line = words(
       "--model llama3-8b --hardware h100-sxm --gpus 16 --global-batch 64 --tensor 2 --pipeline 4 --virtual-stages 1 "
       "--json");
@@ -347,7 +351,10 @@ TEST(PlanCommand, DrawsAStep) {
   EXPECT_THAT(svg,
               testing::AllOf(testing::StartsWith("<svg"), HasSubstr("pipeline rank 3"), testing::EndsWith("</svg>\n")));
   line.back() = "timeline.png";
-  EXPECT_THAT(plan(line).error, HasSubstr("FILE.svg is a drawing"));
+  const Outcome refused = plan(line);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(refused.error, HasSubstr("FILE.svg is a drawing"));
   std::filesystem::remove(trace);
   std::filesystem::remove(drawing);
 }
@@ -355,7 +362,7 @@ TEST(PlanCommand, DrawsAStep) {
 TEST(PlanCommand, ComparesTwo) {
   const Outcome page = plan(words("compare llama3-8b llama3-70b --hardware h100-sxm --gpus 64 --tokens 1e12"));
   EXPECT_EQ(page.code, 0) << page.error;
-  EXPECT_THAT(page.out, testing::AllOf(HasSubstr("llama3-8b: "), HasSubstr("llama3-70b: "), HasSubstr("A is "),
+  EXPECT_THAT(page.out, testing::AllOf(HasSubstr("llama3-8b: "), HasSubstr("llama3-70b: "), HasSubstr("A has "),
                                        HasSubstr("moments"), HasSubstr("products"), HasSubstr("GPU-hours")));
   const Outcome answer = plan(words("compare llama3-8b llama3-8b --hardware h100-sxm --gpus 64 --json"));
   const json both = json::parse(answer.out);
@@ -370,6 +377,16 @@ TEST(PlanCommand, ComparesTwo) {
   EXPECT_EQ(faults.code, 2);
   EXPECT_THAT(faults.error, testing::AllOf(HasSubstr("--write says nothing"), HasSubstr("--list says nothing")));
   EXPECT_EQ(plan(words("compare llama3-8b llama3-405b --hardware h100-sxm --gpus 8")).code, 4);
+  // Batches differ: the smaller one has the shorter step and no more tokens a second.
+  const json batches = json::parse(plan({"compare", config, "llama3-8b", "--hardware", "b200", "--gpus", "2",
+                                         "--seq-len", "2048", "--set", "train.micro_batch_size=2", "--json"})
+                                       .out);
+  EXPECT_EQ(batches.at("b").at("seq_len"), 2048);
+  EXPECT_EQ(batches.at("a").at("layout").at("micro_batch"), 2);
+  const auto rate = [&](const char* which) { return batches.at(which).at("tokens_per_second_gpu").get<double>(); };
+  EXPECT_DOUBLE_EQ(batches.at("speed_of_b").get<double>(), rate("b") / rate("a"));
+  const Outcome both_wrong = plan(words("compare llama3-8b llama3-70b --hardware h100-sxm --gpus 8 --tensor 3"));
+  EXPECT_THAT(both_wrong.error, testing::AllOf(HasSubstr("A, llama3-8b: "), HasSubstr("B, llama3-70b: ")));
 }
 
 TEST(PlanCommand, ExplainsANumber) {
@@ -382,8 +399,20 @@ TEST(PlanCommand, ExplainsANumber) {
   const Outcome names = plan(words("explain all" + job));
   EXPECT_THAT(names.out, testing::AllOf(HasSubstr("products\n"), HasSubstr("mfu\n"), HasSubstr("moments\n")));
   EXPECT_THAT(plan(words("explain momets" + job)).error, HasSubstr("did you mean moments?"));
+  EXPECT_EQ(json::parse(plan(words("explain master-weights --json" + job)).out).at("name"), "master-weights");
+  EXPECT_TRUE(json::parse(plan(words("explain all --json" + job)).out).is_array());
+  EXPECT_THAT(plan(words("explain products --tokens 1e12 --top 3" + job)).error,
+              testing::AllOf(HasSubstr("--tokens says nothing"), HasSubstr("--top says nothing")));
+  EXPECT_EQ(plan(words("explain moments --model llama3-405b --hardware h100-sxm --gpus 8")).code, 4);
+  EXPECT_THAT(plan(words("explain tensor --tensor 2 --model qwen3-30b-a3b --hardware h100-sxm --gpus 64")).out,
+              HasSubstr("1 where experts are all"));
+  // bf16's rate, 989 x the share that fp8's products reach of 1979.
+  const Outcome low = plan(words("explain attention --precision fp8" + job));
+  EXPECT_THAT(low.out, HasSubstr("x bf16 989 / fp8 1979"));
   const std::string config = source("configs/sotu.toml").string();
   EXPECT_EQ(plan({"explain", "activations", config, "--hardware", "h100-sxm", "--gpus", "2"}).code, 0);
+  EXPECT_THAT(plan({config, "explain", "activations", "other.toml", "--hardware", "h100-sxm", "--gpus", "2"}).error,
+              HasSubstr("give one of them"));
 }
 
 TEST(PlanCommand, ListsModelsAndHardware) {

@@ -260,6 +260,7 @@ class ShardingTest(EndToEnd):
         folder = self.new_folder("offload")
         disk, host = {"optimizer.offload": "disk", "run.offload_dir": folder}, {"optimizer.offload": "host"}
         for level, workers, more in [("none", 1, {}), ("optimizer", 2, {}), ("parameters", 2, {"train.precision": "fp32"}),
+                                     ("parameters", 4, {"parallel.reshard_after_forward": 2, "train.frozen": '["blocks.0.*"]'}),
                                      ("parameters", 4, {"parallel.shard_size": 2, "optimizer.in_backward": "true", "train.clip_grad_norm": 0})]:
             with self.subTest(level):
                 expected = self.sharded(f"memory {level}", level, workers, {**settings, **more})

@@ -173,6 +173,7 @@ TEST(OffloadedState, TheHostHoldsWhatTheDeviceDoesNot) {
 TEST(FileTensors, LeaveThePageCache) {
   const Folder folder;
   memory::FileTensors file = file_in(folder.path());
+  if (!file.direct()) GTEST_SKIP() << folder.path() << " is on a file system without direct I/O";
   const at::Tensor tensor = file.zeros({1 << 20}, at::kFloat).fill_(3);
   const auto resident = [&] {
     std::vector<unsigned char> pages(tensor.nbytes() / 4096);
@@ -184,7 +185,7 @@ TEST(FileTensors, LeaveThePageCache) {
   EXPECT_EQ(resident(), 0);
   EXPECT_TRUE(tensor.eq(3).all().item<bool>()) << "read again from the disk";
   EXPECT_EQ(file.offset_of(tensor), 0);
-  EXPECT_EQ(file.offset_of(tensor.narrow(0, 1, 2)), std::nullopt);
+  for (const int64_t first : {0, 1}) EXPECT_EQ(file.offset_of(tensor.narrow(0, first, 2)), std::nullopt);
   EXPECT_EQ(file.offset_of(at::ones({3})), std::nullopt);
 }
 
@@ -220,6 +221,7 @@ TEST(FileTensors, TellThatTheDiskIsTooSmall) {
   if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=8m") != 0) GTEST_SKIP() << "mounting needs privileges";
   {
     memory::FileTensors file = file_in(folder.path());
+    EXPECT_FALSE(file.direct()) << "tmpfs is memory";
     const Model model(at::kFloat);
     try {
       const Adamw disk(model.all(), with(config::Offload::disk), &file);

@@ -375,7 +375,7 @@ TEST(DataExchange, UpdatesInBackwardHaveOneMicroBatch) {
         config.optimizer.offload = config::Offload::disk;
         trainer_job(config, 64, accelerator("h100-sxm"));
       },
-      testing::ThrowsMessage<InputError>(testing::HasSubstr("has no rate of a disk")));
+      testing::ThrowsMessage<InputError>(testing::HasSubstr("has no rates of hosts and disks")));
 }
 
 // What a search says of a layout is what its config file is planned as.

@@ -109,6 +109,22 @@ TEST(Explain, EveryNumberOfThePlan) {
   }
 }
 
+// The page's own numbers give the value, for the term that is a plain product.
+TEST(Explain, NumbersMultiplyBack) {
+  for (const Layout& layout : kLayouts) {
+    SCOPED_TRACE(to_text(layout));
+    const Job job = small_job();
+    const Explanation optimizer = explain(job, layout, "optimizer");
+    double elements = 0, memory = 0;
+    for (const auto& [name, text] : optimizer.numbers) {
+      if (name == "elements") elements = std::stod(text);
+      if (name == "memory") memory = std::stod(text.substr(text.rfind("= ") + 2)) * 1e9;
+    }
+    EXPECT_NEAR(optimizer.value, job.constants.optimizer_bytes * elements / memory + job.constants.kernel_gap_us * 1e-6,
+                1e-3 * optimizer.value);
+  }
+}
+
 // Parts of a dense stage are the block's, so that layers x micro-batches of them and the head are the term.
 TEST(Explain, PartsAddUp) {
   const Job job = small_job();
